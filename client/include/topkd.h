@@ -1,0 +1,294 @@
+/*
+ * topkd.h - the client library of topkd: exact top-K selection by a daemon that every process of a
+ * node shares.
+ *
+ * One request in four calls (error checks left out):
+ *
+ *     struct topkd_client *client;
+ *     struct topkd_buffer *buffer;                        // memory the daemon can read in place
+ *     topkd_client_open(NULL, &client);
+ *     topkd_buffer_create(client, rows * width * sizeof(float), &buffer);
+ *     fill(topkd_buffer_data(buffer));                    // float32 [rows, width]
+ *     struct topkd_select_request request = {
+ *         .scores = {.region = topkd_buffer_region(buffer)},
+ *         .rows = rows, .width = width, .k = 2048,
+ *     };
+ *     struct topkd_result result;
+ *     topkd_select(client, &request, &result);            // result.indices: int32 [rows, 2048]
+ *     topkd_result_release(client, &result);
+ *
+ * Conventions
+ * - A function that can fail returns enum topkd_status and stores its results through trailing *_p
+ *   arguments only on success. topkd_detail() has the text of the calling thread's last failure:
+ *   what happened, the value, the limit, what to do.
+ * - Strides count elements, names that end in _bytes or _ms say so. Scores are float32, positions
+ *   and lengths int32. K is the number of positions wanted a row.
+ * - Ownership: what `create`, `open` or `register` returned belongs to the caller until its
+ *   `destroy`, `close` or `unregister`; closing a client ends everything made from it, and the
+ *   caller must not touch those objects afterwards.
+ * - Threads: all functions may be called from any thread at once on one client, except that an
+ *   object may not be destroyed while another thread uses it. No function may be called after
+ *   fork() in the child on objects of the parent (TOPKD_E_CLOSED).
+ * - When the daemon's worker restarts, the library renews the session, registers every region
+ *   again, and repeats requests that had no answer, within their deadlines. Selections only read
+ *   scores and write outputs, so a repetition is harmless.
+ *
+ * The selection contract (what K positions mean, NaN, ties, short rows) is that of
+ * topk_select.h and README.md: exact, always.
+ */
+#ifndef TOPKD_H
+#define TOPKD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "topkd_status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TOPKD_API __attribute__((visibility("default")))
+
+#define TOPKD_VERSION_MAJOR 0
+#define TOPKD_VERSION_MINOR 1
+#define TOPKD_VERSION_PATCH 0
+
+/* Deadlines: 0 means the client's default; a wait for ever does not exist. */
+#define TOPKD_TIMEOUT_DEFAULT 0u
+
+struct topkd_client;
+struct topkd_region;
+struct topkd_buffer;
+struct topkd_semaphore;
+struct topkd_op;
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+/* Text and advice of a status; never NULL, static storage. Any thread. */
+TOPKD_API const char *topkd_strerror(enum topkd_status status);
+TOPKD_API const char *topkd_strhint(enum topkd_status status);
+/* The identifier, "TOPKD_E_BUSY". */
+TOPKD_API const char *topkd_status_name(enum topkd_status status);
+/* The detail of this thread's last failed call ("" if none); valid until its next call. */
+TOPKD_API const char *topkd_detail(void);
+/* "0.1.0" of the library that is loaded. */
+TOPKD_API const char *topkd_version(void);
+
+/* ---- Client ---------------------------------------------------------------------------------- */
+
+struct topkd_client_options {
+    const char *url;     /* of the daemon, "ipc:///run/topkd/topkd.sock". NULL: $TOPKD_URL, else
+                          * $XDG_RUNTIME_DIR/topkd/topkd.sock if it exists, else the example */
+    const char *device;  /* UUID of the device to use ("cpu", "GPU-..."). NULL: $TOPKD_DEVICE, else
+                          * the first ready device */
+    const char *name;    /* shown to operators; NULL: the program's name */
+    uint32_t timeout_ms; /* default deadline of every call; 0: 10000 */
+    bool no_renew;       /* report TOPKD_E_STALE_SESSION instead of renewing the session */
+};
+
+/*
+ * Connects: asks the daemon for its devices, then opens a session with the device's worker.
+ * `options` may be NULL and is not kept. Blocks up to timeout_ms; tries again while the daemon or
+ * the worker is starting. Errors: UNREACHABLE, NO_DEVICE, NOT_PERMITTED, VERSION, LIMIT (too many
+ * sessions), DRAINING, TIMEOUT, NO_MEMORY.
+ */
+TOPKD_API enum topkd_status topkd_client_open(const struct topkd_client_options *options,
+                                              struct topkd_client **client_p);
+
+/* Ends the session: operations in flight end as TOPKD_E_CANCELLED, regions are unregistered,
+ * buffers unmapped. NULL is allowed. Blocks until in-flight work no longer uses client memory. */
+TOPKD_API void topkd_client_close(struct topkd_client *client);
+
+enum topkd_device_kind { TOPKD_DEVICE_CPU = 0, TOPKD_DEVICE_CUDA = 1 };
+
+/* What the session offers. */
+struct topkd_client_info {
+    char device[48]; /* UUID, or "cpu" */
+    char server_version[64];
+    enum topkd_device_kind device_kind;
+    uint64_t session, epoch; /* change when the session is renewed */
+    uint64_t num_renewals;   /* sessions renewed so far */
+    uint32_t k_max, regions_max, outstanding_max, semaphores_max;
+    uint64_t rows_max, width_max, region_bytes_max;
+    uint32_t timeout_ms_max;
+    uint32_t arena_slots;      /* results without an output region that may be held at once */
+    uint64_t arena_slot_bytes; /* largest such result: rows * k * (4, or 8 with values) */
+};
+
+TOPKD_API enum topkd_status topkd_client_info(struct topkd_client *client,
+                                              struct topkd_client_info *info_p);
+
+/* Round trip to the worker, without work. */
+TOPKD_API enum topkd_status topkd_ping(struct topkd_client *client, uint64_t *round_trip_ns_p);
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+enum topkd_access { TOPKD_ACCESS_READ = 1, TOPKD_ACCESS_READ_WRITE = 3 };
+
+/*
+ * A buffer is memory that the library makes shareable: for a session of the CPU device a POSIX
+ * shared memory object mapped into this process and registered for reading and writing. Zeroed.
+ * size_bytes >= 1. Errors: INVALID, LIMIT, NO_MEMORY (also when /dev/shm is full), SYSTEM and
+ * those of register; UNSUPPORTED on a device whose memory the caller allocates itself.
+ */
+TOPKD_API enum topkd_status topkd_buffer_create(struct topkd_client *client, uint64_t size_bytes,
+                                                struct topkd_buffer **buffer_p);
+TOPKD_API void *topkd_buffer_data(struct topkd_buffer *buffer);
+TOPKD_API uint64_t topkd_buffer_size_bytes(const struct topkd_buffer *buffer);
+/* The region to name in requests; belongs to the buffer. */
+TOPKD_API struct topkd_region *topkd_buffer_region(struct topkd_buffer *buffer);
+/* Unregisters (waiting for work in flight that uses it), unmaps, frees. NULL is allowed. */
+TOPKD_API void topkd_buffer_destroy(struct topkd_buffer *buffer);
+
+/* A POSIX shared memory object that the caller made with shm_open. */
+struct topkd_shm {
+    const char *name;      /* "/name", as given to shm_open */
+    uint64_t offset_bytes; /* where the region begins in the object */
+    uint64_t length_bytes; /* >= 1; offset + length within the object */
+    enum topkd_access access;
+};
+
+/*
+ * Registers memory with the worker, which maps it. The memory must stay as it is until unregister
+ * has returned TOPKD_OK. The object must belong to the user of this process. Errors: INVALID,
+ * OUT_OF_RANGE (beyond the object), MAP_FAILED (no such object; another /dev/shm), NOT_PERMITTED
+ * (owned by another user), SAME_PROCESS, LIMIT, BUSY.
+ */
+TOPKD_API enum topkd_status topkd_region_register_shm(struct topkd_client *client,
+                                                      const struct topkd_shm *shm,
+                                                      struct topkd_region **region_p);
+
+/* Ends a registration: waits until no work in flight uses it, up to the client's default deadline.
+ * Frees the handle in every case but TOPKD_E_TIMEOUT. NULL is allowed. */
+TOPKD_API enum topkd_status topkd_region_unregister(struct topkd_region *region);
+
+/* ---- Time between processes ------------------------------------------------------------------ */
+
+/*
+ * A semaphore is a 64-bit value that only grows, in memory that both sides see. A request may wait
+ * for a value (scores are ready) and signal one (indices are written). Threads: any.
+ * Errors of create: LIMIT when the session's page is full.
+ */
+TOPKD_API enum topkd_status topkd_semaphore_create(struct topkd_client *client,
+                                                   struct topkd_semaphore **semaphore_p);
+TOPKD_API void topkd_semaphore_destroy(struct topkd_semaphore *semaphore);
+TOPKD_API uint64_t topkd_semaphore_value(struct topkd_semaphore *semaphore);
+/* Raises the value and wakes waiters on both sides. INVALID when value is not above the present. */
+TOPKD_API enum topkd_status topkd_semaphore_signal(struct topkd_semaphore *semaphore,
+                                                   uint64_t value);
+/* Blocks until the value is reached. TIMEOUT; or the status of the request that failed to produce
+ * it (the value is reached all the same, so that nothing hangs). */
+TOPKD_API enum topkd_status topkd_semaphore_wait(struct topkd_semaphore *semaphore, uint64_t value,
+                                                 uint32_t timeout_ms);
+
+struct topkd_semaphore_point {
+    struct topkd_semaphore *semaphore; /* NULL: none */
+    uint64_t value;                    /* >= 1 */
+};
+
+/* ---- Selection ------------------------------------------------------------------------------- */
+
+enum topkd_order { TOPKD_ORDER_ANY = 0, TOPKD_ORDER_INDEX = 1, TOPKD_ORDER_VALUE = 2 };
+enum topkd_ties { TOPKD_TIES_ANY = 0, TOPKD_TIES_LOWEST = 1 };
+
+/* Where a tensor lies. */
+struct topkd_tensor {
+    struct topkd_region *region; /* NULL: absent */
+    uint64_t offset_bytes;       /* of element [0, 0] from the region's start; multiple of 4 */
+    int64_t stride;              /* elements from row to row; 0: dense */
+};
+
+enum topkd_lengths {
+    TOPKD_LENGTHS_FULL = 0,   /* every row is valid up to width */
+    TOPKD_LENGTHS_ALL = 1,    /* every row has length_all valid scores */
+    TOPKD_LENGTHS_HOST = 2,   /* lengths_host; travels in the message, at most 8192 rows */
+    TOPKD_LENGTHS_REGION = 3, /* lengths, in a region */
+};
+
+/* Zero-initialise, then set what differs. Nothing is kept after the call that takes it. */
+struct topkd_select_request {
+    struct topkd_tensor scores; /* float32 [rows, width] */
+    uint32_t rows, width, k;    /* rows 0 is allowed; width >= 1; 1 <= k <= info.k_max */
+    enum topkd_order order;
+    enum topkd_ties ties;
+    bool deterministic; /* ties LOWEST and order INDEX: the same bytes in every run */
+    enum topkd_lengths lengths_mode;
+    int32_t length_all;
+    const int32_t *lengths_host; /* [rows] */
+    struct topkd_tensor lengths; /* int32 [rows], dense */
+    struct topkd_tensor indices; /* int32 [rows, k] result; absent: a slot of the daemon's arena */
+    struct topkd_tensor values;  /* float32 [rows, k] result, only beside an indices region */
+    bool want_values;            /* values too, when the result goes to the arena */
+    struct topkd_tensor page_table;      /* int32 [rows, page_table_width]: p becomes
+                                          * table[p / page_size] * page_size + p % page_size */
+    uint32_t page_table_width;           /* entries a row; * page_size must reach width */
+    uint32_t page_size;                  /* a power of two; 0 without a page table */
+    struct topkd_tensor row_offsets;     /* int32 [rows], added to every position but -1 */
+    struct topkd_semaphore_point wait;   /* scores are ready when this is reached */
+    struct topkd_semaphore_point signal; /* reached when the result is written, or has failed */
+    uint32_t timeout_ms;                 /* 0: the client's default */
+};
+
+struct topkd_result {
+    uint32_t rows, k;
+    const int32_t *indices; /* [rows, k], -1 beyond the valid length. In the arena: readable
+                             * until released. In a buffer's region: into that buffer. In
+                             * another region: NULL (the caller knows where it is) */
+    int64_t index_stride;   /* elements */
+    const float *values;    /* [rows, k], or NULL */
+    int64_t value_stride;
+    uint32_t bucket;            /* shape bucket that served the request */
+    uint32_t num_retries;       /* repetitions after a renewed session */
+    uint64_t queued_ns, run_ns; /* in the daemon: waiting, selecting */
+    uint64_t lease;             /* of the arena slot, 0 none; for topkd_result_release */
+};
+
+/*
+ * Selects and blocks until the result is written or the deadline passes. Errors: INVALID,
+ * OUT_OF_RANGE, OVERLAP, READ_ONLY, UNSUPPORTED, NO_REGION, BUSY (queue or arena full), TIMEOUT,
+ * STALE_SESSION (with no_renew, or the worker did not return in time), DRAINING, REGION_FAULT,
+ * DEVICE_FAULT. After an error the output region's content is undefined.
+ */
+TOPKD_API enum topkd_status topkd_select(struct topkd_client *client,
+                                         const struct topkd_select_request *request,
+                                         struct topkd_result *result_p);
+
+/* Gives an arena slot back; result pointers end here. Nothing happens for a result without one. */
+TOPKD_API void topkd_result_release(struct topkd_client *client, struct topkd_result *result);
+
+/* ---- The asynchronous core ------------------------------------------------------------------- */
+
+/*
+ * Starts a selection and returns at once. `user` comes back with the operation. At most
+ * info.outstanding_max at a time (BUSY beyond). The operation must be finished with
+ * topkd_op_finish.
+ */
+TOPKD_API enum topkd_status topkd_select_start(struct topkd_client *client,
+                                               const struct topkd_select_request *request,
+                                               void *user, struct topkd_op **op_p);
+
+/* A descriptor that polls readable while finished operations wait to be taken by topkd_op_next.
+ * Belongs to the client; only poll it. */
+TOPKD_API int topkd_client_fd(struct topkd_client *client);
+
+/* Takes one finished operation in order of completion; NULL when there is none. Does not block. */
+TOPKD_API struct topkd_op *topkd_op_next(struct topkd_client *client);
+
+/* Blocks until this operation has finished, or TIMEOUT. An operation waited for is not returned by
+ * topkd_op_next any more. */
+TOPKD_API enum topkd_status topkd_op_wait(struct topkd_op *op, uint32_t timeout_ms);
+
+TOPKD_API void *topkd_op_user(const struct topkd_op *op);
+
+/* Frees a finished operation and gives its status and result; an unfinished one is cancelled
+ * (CANCELLED; its output is undefined until the client is closed or its deadline has passed).
+ * result_p may be NULL: then an arena slot is released at once. */
+TOPKD_API enum topkd_status topkd_op_finish(struct topkd_op *op, struct topkd_result *result_p);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
