@@ -27,8 +27,7 @@ bool wire_reply_check(const struct wire_reply *reply, char *detail);
 
 /* Internal state that must hold whatever a peer sends, in release builds too. Does not return. */
 void wire_broken(const char *condition, const char *file, int line) __attribute__((noreturn));
-#define WIRE_ASSERT(condition)                                                                     \
-    ((condition) ? (void)0 : wire_broken(#condition, __FILE__, __LINE__))
+#define WIRE_ASSERT(condition) ((condition) ? (void)0 : wire_broken(#condition, __FILE__, __LINE__))
 
 #ifdef __cplusplus
 }

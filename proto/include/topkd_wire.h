@@ -318,8 +318,9 @@ struct wire_buffer {
 
 /*
  * Encodes into out[out_size], length to *size_p. TOPKD_E_INVALID when a field is outside its limit
- * or the message would not fit; TOPKD_E_NO_MEMORY. `detail` (WIRE_DETAIL_SIZE, may be NULL) says
- * what. Any thread.
+ * or the message would not fit (WIRE_MESSAGE_SIZE_MAX bytes hold every message). `detail`
+ * (WIRE_DETAIL_SIZE, may be NULL) then says what; it is untouched on success. Allocates nothing,
+ * uses 72 KiB of stack, never blocks. Any thread.
  */
 enum topkd_status wire_request_encode(const struct wire_request *request, uint8_t *out,
                                       size_t out_size, size_t *size_p, char *detail);
@@ -327,10 +328,15 @@ enum topkd_status wire_reply_encode(const struct wire_reply *reply, uint8_t *out
                                     size_t *size_p, char *detail);
 
 /*
- * Decodes untrusted bytes (any alignment, any content). TOPKD_E_PROTOCOL with a detail text when
- * they are not a valid message; then *request is zero except session, sequence and epoch where
- * those could be read. TOPKD_E_UNSUPPORTED for a kind this version does not know. `buffer` must
- * live as long as `request` is used. Any thread.
+ * Decodes untrusted bytes (any alignment, any content; they may already lie in `buffer`).
+ * TOPKD_E_PROTOCOL with a detail text when they are not a valid message; then *request is zero
+ * except session, sequence and epoch where those could be read. TOPKD_E_UNSUPPORTED for a kind this
+ * version does not know. `buffer` must live as long as `request` is used. Allocates nothing, never
+ * blocks. Any thread.
+ *
+ * A reply likewise, except that on failure its status is TOPKD_E_PROTOCOL and u is not touched; on
+ * success only the member of u that belongs to its kind is set. A status that this version has no
+ * name for arrives as TOPKD_E_VERSION with its number in the detail.
  */
 enum topkd_status wire_request_decode(const void *bytes, size_t size, struct wire_buffer *buffer,
                                       struct wire_request *request, char *detail);
