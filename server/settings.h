@@ -104,6 +104,11 @@ enum topkd_status settings_check(const struct settings *settings, const char *na
 enum topkd_status settings_set(struct settings *settings, const char *path, const char *value,
                                const char *name, struct settings_report *report);
 
+/* Leaves this device ("cpu", "auto", "GPU-...") alone in the list, with the threads it had there.
+ */
+enum topkd_status settings_set_device(struct settings *settings, const char *value,
+                                      const char *name, struct settings_report *report);
+
 /* Replaces an automatic socket directory by the real one. TOPKD_E_INVALID when there is none (no
  * XDG_RUNTIME_DIR) or it is too long. Reads the environment. */
 enum topkd_status settings_resolve_directory(struct settings *settings,
@@ -114,10 +119,11 @@ enum topkd_status settings_resolve_directory(struct settings *settings,
 void settings_print(const struct settings *settings, bool comments, FILE *file);
 
 /* Which settings differ: paths ("limits.sessions_max"), of those that apply live and the others. */
+#define SETTINGS_CHANGES_MAX 64u /* entries of the table and the two lists; checked */
 struct settings_changes {
     uint32_t num_live, num_restart;
-    const char *live[128];
-    const char *restart[128];
+    const char *live[SETTINGS_CHANGES_MAX];
+    const char *restart[SETTINGS_CHANGES_MAX];
 };
 
 /*
