@@ -1,0 +1,544 @@
+/* rpc.c - one raw connection: an NNG REQ socket that accepts a single pipe in its life. */
+#include "rpc.h"
+
+#include "fault.h"
+
+#include <errno.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <nng/transport/ipc/ipc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Choices: how fast NNG tries again to connect while the daemon is away. */
+#define RECONNECT_MIN_MS 10
+#define RECONNECT_MAX_MS 200
+/* Choice: how long a socket without permission is tried (a daemon binds first and then opens the
+ * mode), and how often that is looked at. */
+#define REFUSED_MS 300u
+#define LOOK_MS 50u
+/* Bytes of an encoded request beside its inline lengths; the largest, a select with a page table,
+ * takes under 500. */
+#define REQUEST_SIZE_BASE 1024u
+
+#define URL_SCHEME "ipc://"
+
+/* One request in flight, on the stack of its caller. */
+struct exchange {
+    nng_aio *aio;
+    nng_ctx ctx;
+    struct exchange *next, **link_p;
+};
+
+struct rpc {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* up or lost */
+    nng_socket socket;
+    int pipe_id; /* of the one pipe that was let in; 0 before */
+    bool up;     /* the pipe was started */
+    bool lost;   /* the pipe is gone, or the connection was aborted */
+    bool aborted;
+    struct rpc_peer peer;
+    struct exchange *exchanges;
+    void (*lost_cb)(void *arg);
+    void *lost_arg;
+    char url[WIRE_URL_SIZE];
+};
+
+/* ---- Fork ------------------------------------------------------------------------------------ */
+
+/* The process in which NNG was first used: its threads exist there only, and NNG ends a child that
+ * touches it. */
+static _Atomic pid_t first_pid;
+
+static enum topkd_status check_process(char *detail)
+{
+    pid_t expected = 0;
+    pid_t pid = getpid();
+    if (!atomic_compare_exchange_strong(&first_pid, &expected, pid) && expected != pid) {
+        return fault(detail, TOPKD_E_CLOSED,
+                     "process %d was forked from process %d, which had used topkd before: the "
+                     "connections and threads stayed there; open the first client after fork, or "
+                     "exec a new program",
+                     (int)pid, (int)expected);
+    }
+    return TOPKD_OK;
+}
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+static enum topkd_status fault_nng(char *detail, const char *what, int error)
+{
+    enum topkd_status status = error == NNG_ENOMEM ? TOPKD_E_NO_MEMORY : TOPKD_E_SYSTEM;
+    return fault(detail, status, "%s: %s", what, nng_strerror(error));
+}
+
+static const char *url_path(const char *url)
+{
+    return url + sizeof(URL_SCHEME) - 1;
+}
+
+static enum topkd_status check_url(const char *url, char *detail)
+{
+    if (strncmp(url, URL_SCHEME "/", sizeof(URL_SCHEME)) != 0) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "URL \"%.100s\": expected \"ipc:///path/of/the/socket\"", url);
+    }
+    size_t length = strlen(url_path(url));
+    size_t length_max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+    if (length > length_max) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "URL \"%.100s...\": the path has %zu characters, a Unix socket at most %zu",
+                     url, length, length_max);
+    }
+    return TOPKD_OK;
+}
+
+/* Connects as NNG does and tells the errno, which NNG keeps for itself; 0 when that worked. */
+static int probe(const char *url)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return errno;
+    }
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, url_path(url), strlen(url_path(url)));
+    int error = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+/* Why there is no pipe when the deadline has passed. */
+static enum topkd_status fault_unconnected(const char *url, char *detail)
+{
+    char buffer[128];
+    int error = probe(url);
+    switch (error) {
+    case 0:
+    case EAGAIN: /* the backlog is full */
+        return fault(detail, TOPKD_E_TIMEOUT,
+                     "%s accepts connections but does not answer: the daemon hangs, or something "
+                     "else listens there",
+                     url);
+    case EACCES:
+    case EPERM:
+        return fault(detail, TOPKD_E_NOT_PERMITTED,
+                     "%s: %s for uid %u gid %u; see socket.mode, socket.group and "
+                     "socket.directory_mode in the daemon's configuration",
+                     url, strerror_r(error, buffer, sizeof(buffer)), (unsigned)geteuid(),
+                     (unsigned)getegid());
+    default:
+        return fault(detail, TOPKD_E_UNREACHABLE, "%s: %s", url,
+                     strerror_r(error, buffer, sizeof(buffer)));
+    }
+}
+
+static enum topkd_status fault_lost(const struct rpc *rpc, char *detail)
+{
+    return fault(detail, TOPKD_E_UNREACHABLE,
+                 "%s closed the connection: the daemon ended, restarted, or has reached its limit "
+                 "of connections",
+                 rpc->url);
+}
+
+/* ---- Pipe events (threads of NNG) ------------------------------------------------------------ */
+
+static void read_peer(nng_pipe pipe, struct rpc_peer *peer)
+{
+    uint64_t value;
+    peer->pid = nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &value) == 0 ? (int64_t)value : -1;
+    peer->uid = nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_UID, &value) == 0 ? (int64_t)value : -1;
+    peer->gid = nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_GID, &value) == 0 ? (int64_t)value : -1;
+}
+
+/* Called with the mutex held, once; releases it. */
+static void lose_and_unlock(struct rpc *rpc)
+{
+    rpc->lost = true;
+    for (struct exchange *exchange = rpc->exchanges; exchange; exchange = exchange->next) {
+        nng_aio_abort(exchange->aio, NNG_ECONNRESET);
+    }
+    void (*lost_cb)(void *arg) = rpc->lost_cb;
+    void *lost_arg = rpc->lost_arg;
+    pthread_cond_broadcast(&rpc->changed);
+    pthread_mutex_unlock(&rpc->mutex);
+    if (lost_cb) {
+        lost_cb(lost_arg);
+    }
+}
+
+static void pipe_cb(nng_pipe pipe, nng_pipe_ev event, void *arg)
+{
+    struct rpc *rpc = arg;
+    int pipe_id = nng_pipe_id(pipe);
+    pthread_mutex_lock(&rpc->mutex);
+    switch (event) {
+    case NNG_PIPE_EV_ADD_PRE:
+        if (rpc->pipe_id != 0 || rpc->lost) {
+            pthread_mutex_unlock(&rpc->mutex);
+            nng_pipe_close(pipe); /* the dialer came back; one pipe is all there is */
+            return;
+        }
+        rpc->pipe_id = pipe_id;
+        read_peer(pipe, &rpc->peer);
+        break;
+    case NNG_PIPE_EV_ADD_POST:
+        rpc->up = rpc->pipe_id == pipe_id;
+        pthread_cond_broadcast(&rpc->changed);
+        break;
+    case NNG_PIPE_EV_REM_POST:
+        if (rpc->pipe_id == pipe_id && !rpc->lost) {
+            lose_and_unlock(rpc);
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    pthread_mutex_unlock(&rpc->mutex);
+}
+
+/* ---- Open ------------------------------------------------------------------------------------ */
+
+static int configure(struct rpc *rpc)
+{
+    int error;
+    if ((error = nng_socket_set_size(rpc->socket, NNG_OPT_RECVMAXSZ, WIRE_MESSAGE_SIZE_MAX)) ||
+        (error = nng_socket_set_ms(rpc->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE)) ||
+        (error = nng_socket_set_ms(rpc->socket, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS)) ||
+        (error = nng_socket_set_ms(rpc->socket, NNG_OPT_RECONNMAXT, RECONNECT_MAX_MS)) ||
+        (error = nng_pipe_notify(rpc->socket, NNG_PIPE_EV_ADD_PRE, pipe_cb, rpc)) ||
+        (error = nng_pipe_notify(rpc->socket, NNG_PIPE_EV_ADD_POST, pipe_cb, rpc)) ||
+        (error = nng_pipe_notify(rpc->socket, NNG_PIPE_EV_REM_POST, pipe_cb, rpc))) {
+        return error;
+    }
+    /* Not blocking, because the blocking form has no deadline. */
+    return nng_dial(rpc->socket, rpc->url, NULL, NNG_FLAG_NONBLOCK);
+}
+
+static enum topkd_status wait_up(struct rpc *rpc, uint64_t deadline_ns, char *detail)
+{
+    enum topkd_status status = TOPKD_OK;
+    uint64_t refused_ns = clock_after_ms(REFUSED_MS);
+    pthread_mutex_lock(&rpc->mutex);
+    while (!rpc->up && !rpc->lost && status == TOPKD_OK) {
+        uint64_t look_ns = clock_after_ms(LOOK_MS);
+        struct timespec until = clock_timespec(clock_earlier(look_ns, deadline_ns));
+        if (pthread_cond_timedwait(&rpc->changed, &rpc->mutex, &until) != ETIMEDOUT) {
+            continue;
+        }
+        pthread_mutex_unlock(&rpc->mutex);
+        if (clock_passed(deadline_ns)) {
+            status = fault_unconnected(rpc->url, detail);
+        } else if (clock_passed(refused_ns) && access(url_path(rpc->url), W_OK) != 0 &&
+                   errno == EACCES) {
+            status = fault_unconnected(rpc->url, detail);
+        }
+        pthread_mutex_lock(&rpc->mutex);
+    }
+    if (rpc->lost) {
+        status = fault_lost(rpc, detail);
+    } else if (rpc->up) {
+        status = TOPKD_OK;
+    }
+    pthread_mutex_unlock(&rpc->mutex);
+    return status;
+}
+
+static struct rpc *allocate(const char *url)
+{
+    struct rpc *rpc = calloc(1, sizeof(*rpc));
+    if (!rpc) {
+        return NULL;
+    }
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&rpc->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&rpc->mutex, NULL);
+    rpc->peer = (struct rpc_peer){.pid = -1, .uid = -1, .gid = -1};
+    memcpy(rpc->url, url, strlen(url) + 1);
+    return rpc;
+}
+
+static void deallocate(struct rpc *rpc)
+{
+    pthread_cond_destroy(&rpc->changed);
+    pthread_mutex_destroy(&rpc->mutex);
+    free(rpc);
+}
+
+enum topkd_status rpc_open(const char *url, uint64_t deadline_ns, struct rpc **rpc_p, char *detail)
+{
+    enum topkd_status status = check_process(detail);
+    if (status == TOPKD_OK) {
+        status = check_url(url, detail);
+    }
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    struct rpc *rpc = allocate(url);
+    if (!rpc) {
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a connection");
+    }
+    int error = nng_req0_open(&rpc->socket);
+    if (error) {
+        status = fault_nng(detail, "cannot open a socket", error);
+        goto err_free;
+    }
+    error = configure(rpc);
+    if (error) {
+        status = fault_nng(detail, url, error);
+        goto err_close;
+    }
+    status = wait_up(rpc, deadline_ns, detail);
+    if (status != TOPKD_OK) {
+        goto err_close;
+    }
+    *rpc_p = rpc;
+    return TOPKD_OK;
+
+err_close:
+    nng_close(rpc->socket);
+err_free:
+    deallocate(rpc);
+    return status;
+}
+
+void rpc_abort(struct rpc *rpc)
+{
+    pthread_mutex_lock(&rpc->mutex);
+    bool first = !rpc->aborted;
+    rpc->aborted = true;
+    if (!rpc->lost) {
+        lose_and_unlock(rpc);
+    } else {
+        pthread_mutex_unlock(&rpc->mutex);
+    }
+    if (first) {
+        nng_close(rpc->socket);
+    }
+}
+
+void rpc_close(struct rpc *rpc)
+{
+    if (rpc) {
+        rpc_abort(rpc);
+        deallocate(rpc);
+    }
+}
+
+/* ---- Look ------------------------------------------------------------------------------------ */
+
+bool rpc_lost(struct rpc *rpc)
+{
+    pthread_mutex_lock(&rpc->mutex);
+    bool lost = rpc->lost;
+    pthread_mutex_unlock(&rpc->mutex);
+    return lost;
+}
+
+void rpc_watch(struct rpc *rpc, void (*lost)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&rpc->mutex);
+    rpc->lost_cb = lost;
+    rpc->lost_arg = arg;
+    bool already = rpc->lost;
+    pthread_mutex_unlock(&rpc->mutex);
+    if (already) {
+        lost(arg);
+    }
+}
+
+struct rpc_peer rpc_peer(const struct rpc *rpc)
+{
+    return rpc->peer; /* written before `up`, never after */
+}
+
+nng_socket rpc_socket(const struct rpc *rpc)
+{
+    return rpc->socket;
+}
+
+const char *rpc_url(const struct rpc *rpc)
+{
+    return rpc->url;
+}
+
+/* ---- Exchange -------------------------------------------------------------------------------- */
+
+enum topkd_status rpc_encode(const struct wire_request *request, nng_msg **message_p, char *detail)
+{
+    size_t room = REQUEST_SIZE_BASE;
+    if (request->kind == WIRE_SELECT && request->u.select.lengths_mode == WIRE_LENGTHS_INLINE) {
+        room += (size_t)request->u.select.num_lengths * sizeof(int32_t);
+    }
+    if (room > WIRE_MESSAGE_SIZE_MAX) {
+        room = WIRE_MESSAGE_SIZE_MAX;
+    }
+    nng_msg *message;
+    if (nng_msg_alloc(&message, room)) {
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a message of %zu bytes", room);
+    }
+    size_t size;
+    enum topkd_status status =
+        wire_request_encode(request, nng_msg_body(message), room, &size, detail);
+    if (status != TOPKD_OK) {
+        nng_msg_free(message);
+        return status;
+    }
+    nng_msg_chop(message, room - size);
+    *message_p = message;
+    return TOPKD_OK;
+}
+
+/* Runs one step of an exchange to its end. Started under the mutex, so that a loss either is seen
+ * here or finds the step to abort. */
+static int run_step(struct rpc *rpc, struct exchange *exchange, uint64_t deadline_ns,
+                    void (*step)(nng_ctx ctx, nng_aio *aio))
+{
+    int32_t left_ms = clock_left_ms(deadline_ns);
+    if (left_ms == 0) {
+        return NNG_ETIMEDOUT; /* to NNG a zero would mean: do not wait */
+    }
+    pthread_mutex_lock(&rpc->mutex);
+    if (rpc->lost) {
+        pthread_mutex_unlock(&rpc->mutex);
+        return NNG_ECONNRESET;
+    }
+    nng_aio_set_timeout(exchange->aio, left_ms);
+    step(exchange->ctx, exchange->aio);
+    pthread_mutex_unlock(&rpc->mutex);
+    nng_aio_wait(exchange->aio);
+    return nng_aio_result(exchange->aio);
+}
+
+static void exchange_link(struct rpc *rpc, struct exchange *exchange)
+{
+    pthread_mutex_lock(&rpc->mutex);
+    exchange->next = rpc->exchanges;
+    exchange->link_p = &rpc->exchanges;
+    if (exchange->next) {
+        exchange->next->link_p = &exchange->next;
+    }
+    rpc->exchanges = exchange;
+    pthread_mutex_unlock(&rpc->mutex);
+}
+
+static void exchange_unlink(struct rpc *rpc, struct exchange *exchange)
+{
+    pthread_mutex_lock(&rpc->mutex);
+    *exchange->link_p = exchange->next;
+    if (exchange->next) {
+        exchange->next->link_p = exchange->link_p;
+    }
+    pthread_mutex_unlock(&rpc->mutex);
+}
+
+/* Sends `message` (owned here) and stores the reply's message, which the caller owns. */
+static int transfer(struct rpc *rpc, nng_msg *message, uint64_t deadline_ns, nng_msg **reply_p)
+{
+    struct exchange exchange = {0};
+    int error = nng_ctx_open(&exchange.ctx, rpc->socket);
+    if (error) {
+        goto err_message;
+    }
+    error = nng_aio_alloc(&exchange.aio, NULL, NULL);
+    if (error) {
+        goto err_ctx;
+    }
+    exchange_link(rpc, &exchange);
+    nng_aio_set_msg(exchange.aio, message);
+    error = run_step(rpc, &exchange, deadline_ns, nng_ctx_send);
+    if (error == 0) {
+        message = NULL;
+        nng_aio_set_msg(exchange.aio, NULL);
+        error = run_step(rpc, &exchange, deadline_ns, nng_ctx_recv);
+        if (error == 0) {
+            *reply_p = nng_aio_get_msg(exchange.aio);
+        }
+    }
+    exchange_unlink(rpc, &exchange);
+    nng_aio_free(exchange.aio);
+err_ctx:
+    nng_ctx_close(exchange.ctx);
+err_message:
+    if (error && message) {
+        nng_msg_free(message);
+    }
+    return error;
+}
+
+static enum topkd_status fault_transfer(struct rpc *rpc, const struct wire_request *request,
+                                        int error, char *detail)
+{
+    switch (error) {
+    case NNG_ETIMEDOUT:
+        return fault(detail, TOPKD_E_TIMEOUT, "%s did not answer %s in time", rpc->url,
+                     wire_kind_name(request->kind));
+    case NNG_ENOMEM:
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory to send %s to %s",
+                     wire_kind_name(request->kind), rpc->url);
+    default:
+        return fault_lost(rpc, detail);
+    }
+}
+
+/* Decodes and checks that the reply belongs to the request. */
+static enum topkd_status read_reply(struct rpc *rpc, const struct wire_request *request,
+                                    nng_msg *message, struct wire_reply *reply, char *detail)
+{
+    struct wire_buffer *buffer = malloc(sizeof(*buffer));
+    if (!buffer) {
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a reply");
+    }
+    enum topkd_status status =
+        wire_reply_decode(nng_msg_body(message), nng_msg_len(message), buffer, reply, detail);
+    free(buffer); /* a reply does not point into it */
+    if (status != TOPKD_OK) {
+        memset(reply, 0, sizeof(*reply));
+        return status;
+    }
+    if (reply->status != TOPKD_OK) {
+        return fault(detail, reply->status, "%s",
+                     reply->detail[0] ? reply->detail : wire_status_text(reply->status));
+    }
+    if (reply->kind != request->kind || reply->sequence != request->sequence) {
+        enum wire_kind kind = reply->kind;
+        uint64_t sequence = reply->sequence;
+        memset(reply, 0, sizeof(*reply));
+        return fault(detail, TOPKD_E_PROTOCOL,
+                     "%s answered request %llu (%s) with a reply to %llu (%s)", rpc->url,
+                     (unsigned long long)request->sequence, wire_kind_name(request->kind),
+                     (unsigned long long)sequence, wire_kind_name(kind));
+    }
+    return TOPKD_OK;
+}
+
+enum topkd_status rpc_exchange(struct rpc *rpc, const struct wire_request *request,
+                               uint64_t deadline_ns, struct wire_reply *reply, char *detail)
+{
+    memset(reply, 0, sizeof(*reply));
+    enum topkd_status status = check_process(detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    nng_msg *message;
+    status = rpc_encode(request, &message, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    nng_msg *answer;
+    int error = transfer(rpc, message, deadline_ns, &answer);
+    if (error) {
+        return fault_transfer(rpc, request, error, detail);
+    }
+    status = read_reply(rpc, request, answer, reply, detail);
+    nng_msg_free(answer);
+    return status;
+}
