@@ -533,7 +533,7 @@ enum topkd_status rpc_exchange(struct rpc *rpc, const struct wire_request *reque
     if (status != TOPKD_OK) {
         return status;
     }
-    nng_msg *answer;
+    nng_msg *answer = NULL;
     int error = transfer(rpc, message, deadline_ns, &answer);
     if (error) {
         return fault_transfer(rpc, request, error, detail);
