@@ -222,9 +222,10 @@ static void refuses_damaged_dictionaries(void **state)
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         check_refused(&refusals[i]);
     }
-    char many[256] = "{'shape': (";
+    char many[256];
+    int length = snprintf(many, sizeof(many), "{'shape': (");
     for (int i = 0; i < 33; i++) {
-        strcat(many, "1, ");
+        length += snprintf(many + length, sizeof(many) - (size_t)length, "1, ");
     }
     check_refused(&(struct refusal){many, 4, NPY_E_SHAPE, {"more than 32 dimensions"}});
 }
