@@ -1,0 +1,62 @@
+/*
+ * The row is cut into as many equal strata as the sample has units, and one unit of neighbouring
+ * scores is taken at a pseudo-random place of each: as even as a regular view, but no period of the
+ * scores can hide from it.
+ */
+#include "cpu/propose.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cpu/cut.h"
+
+/*
+ * The boundary's rank in the sample: m scores of the sample are expected among the row's K best,
+ * with a deviation of about sqrt(m) for independent scores and more for correlated neighbours.
+ */
+#define MARGIN_DEVIATIONS 4.0f /* choice, measured: see kernels/README.md */
+
+/* Returns how many scores were written to `sample`. */
+static int32_t take_sample(const float *row, int32_t length, int32_t row_idx, float *sample)
+{
+    int32_t num_units = TOPK_SAMPLE_SCORES_MAX / TOPK_SAMPLE_UNIT;
+    int32_t stratum = length / num_units;
+    if (stratum < 2 * TOPK_SAMPLE_UNIT) { /* a short row: at most half of it */
+        stratum = 2 * TOPK_SAMPLE_UNIT;
+        num_units = length / stratum;
+    }
+    uint32_t places = (uint32_t)(stratum - TOPK_SAMPLE_UNIT + 1);
+    uint32_t random = (uint32_t)row_idx * 2654435761u + 12345u;
+    for (int32_t u = 0; u < num_units; u++) {
+        random = random * 1664525u + 1013904223u; /* a common linear congruence */
+        uint32_t place = (uint32_t)(((uint64_t)random * places) >> 32);
+        int64_t start = (int64_t)u * length / num_units;
+        memcpy(sample + u * TOPK_SAMPLE_UNIT, row + start + place,
+               TOPK_SAMPLE_UNIT * sizeof(*sample));
+    }
+    return num_units * TOPK_SAMPLE_UNIT;
+}
+
+struct topk_proposal topk_propose(const float *row, int32_t length, int32_t row_idx, int32_t k,
+                                  float *sample)
+{
+    int32_t num_sampled = take_sample(row, length, row_idx, sample);
+    float expected = (float)k * (float)num_sampled / (float)length;
+    return (struct topk_proposal){
+        .sample = sample,
+        .num_sampled = num_sampled,
+        .rank = expected + MARGIN_DEVIATIONS * sqrtf(expected) + 1.0f,
+    };
+}
+
+float topk_proposal_boundary(const struct topk_isa *isa, const struct topk_proposal *proposal,
+                             float depth)
+{
+    float rank = depth * proposal->rank;
+    if (rank >= (float)proposal->num_sampled) {
+        return -INFINITY;
+    }
+    int32_t count_min = (int32_t)rank;
+    int32_t count_max = count_min + count_min / 16; /* near enough */
+    return topk_cut_find(isa, proposal->sample, proposal->num_sampled, count_min, count_max).bound;
+}
