@@ -191,8 +191,8 @@ static void report_unknown(struct reader *reader, struct settings_mark mark, con
     const char *best = settings_guess_best(guess);
     settings_report_add(reader->report, reader->name, mark, path,
                         "unknown key%s%s%s; topkd --print-config lists all",
-                        best != NULL ? "; did you mean " : "", best != NULL ? best : "",
-                        best != NULL ? "?" : "");
+                        best != NULL ? " (did you mean " : "", best != NULL ? best : "",
+                        best != NULL ? "?)" : "");
 }
 
 static void report_repeated(struct reader *reader, struct settings_mark mark, const char *path,
@@ -435,13 +435,18 @@ static void on_root_value(struct reader *reader, void *context, const char *key,
         skip_node(reader);
     } else {
         root->seen[idx] = key_mark;
-        if (idx == SEEN_DEVICES)
+        if (idx == SEEN_DEVICES) { /* a list replaces the default one */
+            memset(reader->settings->devices, 0, sizeof reader->settings->devices);
+            reader->settings->num_devices = 0;
             read_list(reader, key, SETTINGS_DEVICES_MAX, read_device);
-        else if (idx == SEEN_BUCKETS)
+        } else if (idx == SEEN_BUCKETS) {
+            memset(reader->settings->buckets, 0, sizeof reader->settings->buckets);
+            reader->settings->num_buckets = 0;
             read_list(reader, key, SETTINGS_BUCKETS_MAX, read_bucket);
-        else
+        } else {
             read_mapping(reader, key, on_section_value,
                          (void *)(uintptr_t)&settings_sections[idx - SEEN_SECTIONS]);
+        }
     }
 }
 
@@ -468,8 +473,10 @@ enum topkd_status settings_parse(const char *text, size_t size, const char *name
     struct settings_mark nowhere = {0, 0};
     uint32_t before = report->num_errors;
     if (size > SETTINGS_TEXT_SIZE_MAX) {
-        settings_report_add(report, name, nowhere, "", "%zu bytes; at most %u are accepted", size,
-                            SETTINGS_TEXT_SIZE_MAX);
+        settings_report_add(
+            report, name, nowhere, "",
+            "the text is longer than %u bytes, the limit; remove comments or entries",
+            SETTINGS_TEXT_SIZE_MAX);
         return TOPKD_E_INVALID;
     }
     settings_init(&settings);
