@@ -1,0 +1,14 @@
+/*
+ * peer.h - who is at the other end of a connection, as the kernel said when it was made.
+ */
+#ifndef TOPKD_SERVER_PEER_H
+#define TOPKD_SERVER_PEER_H
+
+#include <stdint.h>
+
+/* -1: unknown. The pid is as seen from this process's PID namespace (0: in none of ours). */
+struct peer {
+    int64_t uid, gid, pid;
+};
+
+#endif
