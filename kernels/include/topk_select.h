@@ -208,12 +208,12 @@ TOPK_API enum topk_status topk_plan_make(const struct topk_shape *shape,
                                          const struct topk_device *device, struct topk_plan *plan_p,
                                          char *detail);
 
-/* As topk_plan_make, but with this family, or TOPK_E_UNSUPPORTED when it cannot serve the shape.
- * For tests and measurement. */
+/* As topk_plan_make, but with this family and this policy of it (-1: the planner's choice), or
+ * TOPK_E_UNSUPPORTED when it cannot serve the shape. For tests and measurement. */
 TOPK_API enum topk_status topk_plan_make_family(const struct topk_shape *shape,
                                                 const struct topk_device *device,
-                                                enum topk_family family, struct topk_plan *plan_p,
-                                                char *detail);
+                                                enum topk_family family, int32_t variant,
+                                                struct topk_plan *plan_p, char *detail);
 
 /* One line "family=tiles blocks=132 ..."; always terminated. */
 TOPK_API void topk_plan_describe(const struct topk_plan *plan, char *text, size_t text_size);

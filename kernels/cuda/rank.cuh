@@ -1,0 +1,241 @@
+/*
+ * rank.cuh - the K-th highest of the keys a block holds, by histograms over ever narrower ranges.
+ *
+ * Every function here is called by all THREADS threads of a block (or of its scanning warps) at
+ * once and synchronises them with barrier 1; barrier 0 belongs to the whole block.
+ */
+#ifndef TOPKSEL_CUDA_RANK_CUH
+#define TOPKSEL_CUDA_RANK_CUH
+
+#include "key.cuh"
+
+#define WARP_ALL 0xffffffffu
+#define RANK_LIST 32 /* a boundary group this small is ranked by comparison, one warp wide */
+
+template <int THREADS>
+static __device__ __forceinline__ void block_sync()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t lane_index()
+{
+    return threadIdx.x & 31u;
+}
+
+static __device__ __forceinline__ uint32_t warp_index()
+{
+    return threadIdx.x >> 5;
+}
+
+static __device__ __forceinline__ uint32_t lanes_below()
+{
+    return (1u << lane_index()) - 1u;
+}
+
+/* Inclusive prefix sum over a warp. */
+static __device__ __forceinline__ uint32_t warp_prefix(uint32_t value)
+{
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        uint32_t below = __shfl_up_sync(WARP_ALL, value, step);
+        value += lane_index() >= (uint32_t)step ? below : 0u;
+    }
+    return value;
+}
+
+/* Shared memory of a search. `bins` is all zero between searches. */
+struct rank_shared {
+    uint32_t totals[32];      /* counts of each warp's bins */
+    uint32_t list[RANK_LIST]; /* keys of the boundary group */
+    uint32_t list_count;      /* 0 between searches */
+    uint32_t max_key;
+};
+
+struct rank_bin {
+    uint32_t bin;
+    uint32_t above; /* counts in higher bins */
+    uint32_t count; /* counts in this bin */
+    uint32_t total; /* counts in all bins; when below the rank asked, the other fields are void */
+};
+
+/* Loads EACH neighbouring bins, 16 bytes at a time where that many are; returns their sum. */
+template <int EACH>
+static __device__ __forceinline__ uint32_t load_bins(const uint32_t *bins, uint32_t *count)
+{
+    if (EACH % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < EACH / 4; i++) {
+            uint4 four = reinterpret_cast<const uint4 *>(bins)[i];
+            count[4 * i] = four.x;
+            count[4 * i + 1] = four.y;
+            count[4 * i + 2] = four.z;
+            count[4 * i + 3] = four.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            count[i] = bins[i];
+        }
+    }
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        sum += count[i];
+    }
+    return sum;
+}
+
+/*
+ * The bin that holds rank `need` (from 1, from the highest bin). The counts must be complete and a
+ * barrier passed. One barrier inside; the result is valid in all threads. `bins` may be cleared
+ * after the caller's next barrier.
+ */
+template <int THREADS>
+static __device__ __forceinline__ struct rank_bin find_rank(const uint32_t *bins, uint32_t *totals,
+                                                            uint32_t need)
+{
+    constexpr int WARPS = THREADS / 32, EACH = TOPK_BINS / THREADS;
+    static_assert(EACH >= 1 && EACH * THREADS == TOPK_BINS, "every thread owns the same bins");
+    /* Warps and lanes own bins from the top down; a lane's own bins ascend in memory. */
+    uint32_t count[EACH];
+    uint32_t own = load_bins<EACH>(bins + TOPK_BINS - (threadIdx.x + 1) * EACH, count);
+    uint32_t warp_total = __reduce_add_sync(WARP_ALL, own);
+    if (lane_index() == 0) {
+        totals[warp_index()] = warp_total;
+    }
+    block_sync<THREADS>();
+    uint32_t group = lane_index() < WARPS ? totals[lane_index()] : 0;
+    uint32_t prefix = warp_prefix(group);
+    struct rank_bin result;
+    result.total = __shfl_sync(WARP_ALL, prefix, 31);
+    uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
+    if (reached == 0) {
+        result.bin = result.above = result.count = 0;
+        return result;
+    }
+    int owner = __ffs((int)reached) - 1;
+    uint32_t above = __shfl_sync(WARP_ALL, prefix - group, owner);
+    /* All warps look at the owner's bins: cheaper than a barrier to hear of its result. */
+    const uint32_t first = TOPK_BINS - ((uint32_t)owner * 32 + lane_index() + 1) * EACH;
+    own = load_bins<EACH>(bins + first, count);
+    prefix = above + warp_prefix(own);
+    reached = __ballot_sync(WARP_ALL, prefix >= need);
+    owner = __ffs((int)reached) - 1;
+    above = prefix - own;
+    uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
+#pragma unroll
+    for (int i = EACH - 1; i > 0; i--) {
+        if (above + in_bin < need && bin == first + i) {
+            above += in_bin;
+            bin = first + i - 1;
+            in_bin = count[i - 1];
+        }
+    }
+    result.bin = __shfl_sync(WARP_ALL, bin, owner);
+    result.above = __shfl_sync(WARP_ALL, above, owner);
+    result.count = __shfl_sync(WARP_ALL, in_bin, owner);
+    return result;
+}
+
+/*
+ * What is selected: every key above `key`, and of those equal to it the first `take` in position
+ * order. `all`: every key of at least `key` (which then need not be a key that occurs).
+ */
+struct rank_cut {
+    uint32_t key, take;
+    bool all;
+};
+
+/* Ranks a listed boundary group of `count` keys by comparison; every warp does so for itself. */
+static __device__ __forceinline__ struct rank_cut rank_list(const uint32_t *list, uint32_t count,
+                                                            uint32_t need)
+{
+    uint32_t key = lane_index() < count ? list[lane_index()] : 0;
+    uint32_t greater = 0, equal = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t other = __shfl_sync(WARP_ALL, key, (int)i);
+        greater += other > key ? 1u : 0u;
+        equal += other == key ? 1u : 0u;
+    }
+    bool holds = lane_index() < count && greater < need && need <= greater + equal;
+    int owner = __ffs((int)__ballot_sync(WARP_ALL, holds)) - 1;
+    struct rank_cut cut;
+    cut.key = __shfl_sync(WARP_ALL, key, owner);
+    cut.take = need - __shfl_sync(WARP_ALL, greater, owner);
+    cut.all = cut.take == __shfl_sync(WARP_ALL, equal, owner);
+    return cut;
+}
+
+/*
+ * The cut that selects `need` keys of a source.
+ *
+ * `source.each(f)` calls f(key) for every key of the calling thread, the same ones each time; key 0
+ * is passed over. At least `need` keys are >= KEY_NAN. The search starts in [low, high]: keys above
+ * high must not exist; when fewer than `need` keys are >= low, the search goes on below (`*below_p`
+ * counts that). LIST: whether collecting a small group is cheaper than one more histogram.
+ *
+ * bins[] is zero at the call, and again after the caller's next barrier. Barriers: 3 for a search
+ * that ends in its first range.
+ */
+template <int THREADS, bool LIST, class Source>
+static __device__ __forceinline__ struct rank_cut
+find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t need, uint32_t *bins,
+         struct rank_shared &shared, uint32_t *below_p)
+{
+    struct rank_cut cut;
+    for (;;) {
+        const uint32_t shift = range_shift(high - low);
+        source.each([&](uint32_t key) {
+            if (key >= low && key <= high) {
+                atomicAdd(&bins[(key - low) >> shift], 1u);
+            }
+        });
+        block_sync<THREADS>();
+        struct rank_bin found = find_rank<THREADS>(bins, shared.totals, need);
+        bool done = false, listed = false;
+        if (found.total < need) { /* the proposed range was too high */
+            need -= found.total;
+            high = low - 1;
+            low = KEY_NAN;
+            *below_p += 1;
+        } else {
+            need -= found.above;
+            uint32_t base = low + (found.bin << shift);
+            uint32_t span = min(high - base, (1u << shift) - 1u);
+            low = base;
+            high = base + span;
+            cut.key = base;
+            cut.take = need;
+            cut.all = found.count == need;
+            done = cut.all || span == 0;
+            listed = LIST && !done && found.count <= RANK_LIST;
+        }
+        if (listed) {
+            source.each([&](uint32_t key) {
+                if (key >= low && key <= high) {
+                    shared.list[atomicAdd(&shared.list_count, 1u)] = key;
+                }
+            });
+        }
+        block_sync<THREADS>();
+#pragma unroll
+        for (int i = 0; i < TOPK_BINS / THREADS; i++) {
+            bins[threadIdx.x + i * THREADS] = 0;
+        }
+        if (listed) {
+            if (threadIdx.x == 0) {
+                shared.list_count = 0;
+            }
+            cut = rank_list(shared.list, found.count, need);
+            done = true;
+        }
+        if (done) {
+            break;
+        }
+        block_sync<THREADS>();
+    }
+    return cut;
+}
+
+#endif

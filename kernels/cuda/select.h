@@ -1,0 +1,68 @@
+/*
+ * select.h - what the host half of the CUDA device and its kernels share: the parameters of a
+ * launch and one launch function a family.
+ */
+#ifndef TOPKSEL_CUDA_SELECT_H
+#define TOPKSEL_CUDA_SELECT_H
+
+#include "plan/policy.h"
+#include "topk_select.h"
+
+#include <cuda_runtime.h>
+
+/* The one parameter of every kernel. */
+struct select_params {
+    const struct topk_args *args;       /* device memory; NULL: load the kernel, select nothing */
+    unsigned char *workspace;           /* plan->workspace_bytes; laid out by the family */
+    int32_t rows_max, width_max, k_max; /* the plan's shape: nothing in args goes beyond it */
+    int32_t by_value;                   /* 1: results sorted by score */
+    int32_t sample_stride;              /* stream families: 1/stride of a row is sampled ... */
+    int32_t sample_min, sample_max;     /* ... within these, in scores */
+    float margin;                       /* standard deviations the sampled boundary is set low */
+    int32_t stages;                     /* stream families: stages of the ring */
+    int32_t part_scores;                /* stream families: least scores of a part of a row */
+};
+
+/* How a kernel is launched; filled from a plan. */
+struct select_launch {
+    int32_t variant, num_blocks, threads;
+    size_t shared_bytes;
+    bool programmatic;
+    cudaStream_t stream;
+};
+
+/*
+ * Launch one family. `load` sets the kernel's shared-memory limit first, which must have been done
+ * once in a context before any launch. Asynchronous; neither allocates nor synchronises.
+ */
+cudaError_t select_launch_plain(const struct select_launch *launch,
+                                const struct select_params *params, bool load);
+cudaError_t select_launch_row(const struct select_launch *launch,
+                              const struct select_params *params, bool load);
+
+/* What the launch functions share: one kernel, one parameter, optionally programmatic. */
+template <class Kernel>
+static inline cudaError_t select_launch_kernel(Kernel kernel, const struct select_launch *launch,
+                                               const struct select_params *params, bool load)
+{
+    if (load && launch->shared_bytes > 0) {
+        cudaError_t error = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)launch->shared_bytes);
+        if (error != cudaSuccess) {
+            return error;
+        }
+    }
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)launch->num_blocks);
+    config.blockDim = dim3((unsigned)launch->threads);
+    config.dynamicSmemBytes = launch->shared_bytes;
+    config.stream = launch->stream;
+    config.attrs = &attribute;
+    config.numAttrs = launch->programmatic ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, *params);
+}
+
+#endif

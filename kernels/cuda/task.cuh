@@ -1,0 +1,165 @@
+/*
+ * task.cuh - one selection as the kernels see it: the caller's arguments, clamped to the plan, and
+ * the way a result leaves.
+ */
+#ifndef TOPKSEL_CUDA_TASK_CUH
+#define TOPKSEL_CUDA_TASK_CUH
+
+#include "key.cuh"
+#include "select.h"
+
+/*
+ * A kernel launched programmatically starts while its predecessor still runs: everything that the
+ * predecessor may have written is read after `wait`. `release` lets the successor start likewise;
+ * it waits for our end by its own `wait`, so the call may come at any time. Every thread calls
+ * both.
+ */
+static __device__ __forceinline__ void launch_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void launch_release()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* The fields of topk_args that every row needs, within the limits of the plan. */
+struct task {
+    const float *scores;
+    int64_t row_stride;
+    const int32_t *lengths;
+    int32_t num_rows, width, k, length_all;
+    uint32_t clamped; /* of num_rows, width and k, beyond the plan */
+};
+
+static __device__ __forceinline__ int32_t clamp_counted(int32_t value, int32_t limit,
+                                                        uint32_t *count)
+{
+    int32_t clamped = min(limit, max(value, 0));
+    *count += clamped != value ? 1u : 0u;
+    return clamped;
+}
+
+/* Reads the descriptor. Any thread; params.args must not be NULL. */
+static __device__ __forceinline__ struct task task_read(const struct select_params &params)
+{
+    const struct topk_args *args = params.args;
+    struct task task;
+    task.scores = args->scores;
+    task.row_stride = args->row_stride;
+    task.lengths = args->lengths;
+    task.length_all = args->length_all;
+    task.clamped = 0;
+    task.num_rows = clamp_counted(args->num_rows, params.rows_max, &task.clamped);
+    task.width = clamp_counted(args->width, params.width_max, &task.clamped);
+    task.k = clamp_counted(args->k, params.k_max, &task.clamped);
+    return task;
+}
+
+/* The valid length of a row as given; the caller clamps it. */
+static __device__ __forceinline__ int32_t task_length(const struct task &task, int32_t row)
+{
+    return task.lengths != nullptr ? task.lengths[row] : task.length_all;
+}
+
+static __device__ __forceinline__ int32_t clamp_length(const struct task &task, int32_t length)
+{
+    return min(task.width, max(length, 0));
+}
+
+static __device__ __forceinline__ const float *task_row(const struct task &task, int32_t row)
+{
+    return task.scores + row * task.row_stride;
+}
+
+/* Where one row's result goes. Built by every thread that writes; 16 registers at most. */
+struct sink {
+    int32_t *indices;     /* [k] */
+    float *values;        /* [k] or NULL */
+    const float *scores;  /* the row, for values */
+    const int32_t *pages; /* the row's page table or NULL */
+    int32_t num_pages;
+    uint32_t page_size_log2;
+    int32_t offset;
+};
+
+static __device__ __forceinline__ struct sink sink_open(const struct topk_args *args,
+                                                        const float *scores, int32_t row)
+{
+    struct sink sink;
+    sink.indices = args->indices + row * args->index_stride;
+    sink.values = args->values != nullptr ? args->values + row * args->value_stride : nullptr;
+    sink.scores = scores;
+    sink.pages =
+        args->page_table != nullptr ? args->page_table + row * args->page_table_stride : nullptr;
+    sink.num_pages = args->page_table_width;
+    sink.page_size_log2 = min(args->page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
+    sink.offset = args->row_offsets != nullptr ? args->row_offsets[row] : 0;
+    return sink;
+}
+
+/* Writes position `position` of the row as entry `slot` of its result. */
+static __device__ __forceinline__ void sink_put(const struct sink &sink, uint32_t slot,
+                                                uint32_t position)
+{
+    uint32_t result = position;
+    if (sink.pages != nullptr) {
+        uint32_t page = position >> sink.page_size_log2;
+        if (page >= (uint32_t)sink.num_pages) { /* topk_args_check refuses such a table */
+            sink.indices[slot] = -1;
+            return;
+        }
+        uint32_t within = position & ((1u << sink.page_size_log2) - 1);
+        result = ((uint32_t)sink.pages[page] << sink.page_size_log2) + within;
+    }
+    sink.indices[slot] = (int32_t)(result + (uint32_t)sink.offset);
+    if (sink.values != nullptr) {
+        sink.values[slot] = sink.scores[position];
+    }
+}
+
+/* Entry `slot` of a row with fewer valid scores than K. */
+static __device__ __forceinline__ void sink_put_none(const struct sink &sink, uint32_t slot)
+{
+    sink.indices[slot] = -1;
+    if (sink.values != nullptr) {
+        sink.values[slot] = -INFINITY;
+    }
+}
+
+/* A block's share of the route counters: in shared memory, kept by thread 0, added once. */
+struct route_counts {
+    uint64_t scores_read;
+    uint32_t copied, direct, certified, band, recovery, spill, clamped;
+};
+
+static __device__ __forceinline__ void add_route(uint64_t *counter, uint64_t count)
+{
+    if (count > 0) {
+        atomicAdd(reinterpret_cast<unsigned long long *>(counter), (unsigned long long)count);
+    }
+}
+
+/* Thread 0, at the end of the block. `routes` may be NULL. */
+static __device__ __forceinline__ void routes_add(struct topk_routes *routes,
+                                                  const struct route_counts &counts)
+{
+    if (routes == nullptr) {
+        return;
+    }
+    add_route(&routes->copied, counts.copied);
+    add_route(&routes->direct, counts.direct);
+    add_route(&routes->certified, counts.certified);
+    add_route(&routes->band, counts.band);
+    add_route(&routes->recovery, counts.recovery);
+    add_route(&routes->spill, counts.spill);
+    add_route(&routes->clamped, counts.clamped);
+    add_route(&routes->scores_read, counts.scores_read);
+}
+
+#endif

@@ -1,0 +1,243 @@
+/*
+ * The planner: which kernel family, with which policy, serves a shape on a device. Pure: nothing
+ * but its arguments is read, so that a captured graph's plan can be made again anywhere.
+ */
+#include "plan/policy.h"
+#include "topk_select.h"
+
+#include "cpu/detail.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
+
+struct row_policy {
+    int32_t threads, scores, blocks;
+};
+
+static const struct row_policy row_policies[] = {
+#define ROW_POLICY(threads, scores, blocks, early) {threads, scores, blocks},
+    TOPK_ROW_POLICIES(ROW_POLICY)
+#undef ROW_POLICY
+};
+
+static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
+static const int64_t grid_max = 0x7fffffff;            /* hardware: blocks in x */
+
+const char *topk_family_name(enum topk_family family)
+{
+    static const char *const names[] = {
+#define FAMILY_NAME(name, short_name, text) short_name,
+        TOPK_FAMILY_TABLE(FAMILY_NAME)
+#undef FAMILY_NAME
+    };
+    return (unsigned)family < (unsigned)TOPK_FAMILY_COUNT ? names[family] : "unknown";
+}
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The buffer that sorts one row's result by value: 8 bytes each, a power of two of them. */
+static int64_t sort_bytes(const struct topk_shape *shape)
+{
+    int64_t entries = 1;
+    while (entries < shape->k) {
+        entries *= 2;
+    }
+    return shape->options.order == TOPK_ORDER_VALUE ? 8 * entries : 0;
+}
+
+static bool has_clusters(const struct topk_device *device)
+{
+    return device->compute_major >= 9; /* and bulk copies, and programmatic launch */
+}
+
+static void plan_begin(const struct topk_shape *shape, const struct topk_device *device,
+                       enum topk_family family, struct topk_plan *plan)
+{
+    memset(plan, 0, sizeof(*plan)); /* padding too: plans are compared with memcmp */
+    plan->shape.k = shape->k;
+    plan->shape.rows = shape->rows;
+    plan->shape.width = shape->width;
+    plan->shape.alignment_bytes = shape->alignment_bytes;
+    plan->shape.options.order = shape->options.order;
+    plan->shape.options.ties = shape->options.ties;
+    plan->family = family;
+    plan->cluster_blocks = 1;
+    plan->workspace_bytes = 256; /* never 0: a caller may treat 0 as a failed question */
+    plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] = has_clusters(device) ? 1 : 0;
+}
+
+/* ---- one function a family: false when it cannot serve the shape on the device ----------------
+ */
+
+static bool plan_plain(const struct topk_shape *shape, const struct topk_device *device,
+                       struct topk_plan *plan)
+{
+    plan_begin(shape, device, TOPK_FAMILY_PLAIN, plan);
+    int64_t blocks = (int64_t)device->num_multiprocessors * TOPK_PLAIN_BLOCKS;
+    int64_t sort = sort_bytes(shape);
+    if (sort > 0) {
+        blocks = min_i64(blocks, max_i64(1, workspace_max_bytes / sort));
+    }
+    plan->num_blocks = (int32_t)min_i64(blocks, shape->rows);
+    plan->threads = TOPK_PLAIN_THREADS;
+    plan->workspace_bytes = max_i64(256, sort * plan->num_blocks);
+    return true;
+}
+
+static bool plan_row(const struct topk_shape *shape, const struct topk_device *device,
+                     int32_t variant, struct topk_plan *plan)
+{
+    if (variant < 0) { /* the narrowest policy that holds the row, of the group for its rows */
+        bool few = shape->rows <= 2 * device->num_multiprocessors;
+        variant = few ? TOPK_ROW_FEW_VARIANT : 0;
+        int32_t end = few ? COUNT(row_policies) : TOPK_ROW_FEW_VARIANT;
+        while (variant < end &&
+               row_policies[variant].threads * row_policies[variant].scores < shape->width) {
+            variant++;
+        }
+        if (few && variant == end) {
+            variant = TOPK_ROW_FEW_VARIANT - 1; /* 32768: one policy for any number of rows */
+        }
+    }
+    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(row_policies) ||
+        row_policies[variant].threads * row_policies[variant].scores < shape->width) {
+        return false;
+    }
+    const struct row_policy *policy = &row_policies[variant];
+    plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
+    plan->variant = variant;
+    plan->threads = policy->threads;
+    plan->num_blocks = (int32_t)min_i64(shape->rows, grid_max);
+    plan->shared_bytes = sort_bytes(shape);
+    plan->parameters[TOPK_PARAMETER_MARGIN] = 3 * 16 + 8; /* a miss costs half a microsecond */
+    return true;
+}
+
+/* ---- checks and the choice --------------------------------------------------------------------
+ */
+
+#define REFUSE(...) topk_detail(detail, TOPK_E_INVALID, __VA_ARGS__)
+
+static enum topk_status check_shape(const struct topk_shape *shape, char *detail)
+{
+    if (shape->k < 1 || shape->k > (int32_t)TOPK_K_MAX) {
+        return REFUSE("k is %d; plan for 1 ... %u positions a row", shape->k, TOPK_K_MAX);
+    }
+    if (shape->rows < 1) {
+        return REFUSE("rows is %d; plan for 1 ... %d rows", shape->rows, TOPK_ROWS_MAX);
+    }
+    if (shape->width < 1) {
+        return REFUSE("width is %d; plan for 1 ... %d scores a row", shape->width, TOPK_WIDTH_MAX);
+    }
+    int32_t alignment = shape->alignment_bytes;
+    if (alignment < 4 || alignment > 128 || (alignment & (alignment - 1)) != 0) {
+        return REFUSE("alignment_bytes is %d; pass a power of two from 4 to 128", alignment);
+    }
+    if ((unsigned)shape->options.order > TOPK_ORDER_VALUE) {
+        return REFUSE("options.order is %d; pass 0 (any), 1 (index) or 2 (value)",
+                      (int)shape->options.order);
+    }
+    if ((unsigned)shape->options.ties > TOPK_TIES_LOWEST) {
+        return REFUSE("options.ties is %d; pass 0 (any) or 1 (lowest index)",
+                      (int)shape->options.ties);
+    }
+    return TOPK_OK;
+}
+
+static enum topk_status check_device(const struct topk_device *device, char *detail)
+{
+    if (device->num_multiprocessors < 1 || device->num_multiprocessors > 4096) {
+        return REFUSE("device has %d multiprocessors; expected 1 ... 4096",
+                      device->num_multiprocessors);
+    }
+    if (device->compute_major < 8) {
+        return topk_detail(detail, TOPK_E_UNSUPPORTED,
+                           "compute capability %d.%d is below 8.0, the oldest this is built for; "
+                           "use the CPU device",
+                           device->compute_major, device->compute_minor);
+    }
+    return TOPK_OK;
+}
+
+static enum topk_status check_all(const struct topk_shape *shape, const struct topk_device *device,
+                                  const struct topk_plan *plan_p, char *detail)
+{
+    if (shape == NULL || device == NULL || plan_p == NULL) {
+        return REFUSE("%s is NULL; pass the struct",
+                      shape == NULL ? "shape" : (device == NULL ? "device" : "plan_p"));
+    }
+    enum topk_status status = check_shape(shape, detail);
+    return status != TOPK_OK ? status : check_device(device, detail);
+}
+
+enum topk_status topk_plan_make(const struct topk_shape *shape, const struct topk_device *device,
+                                struct topk_plan *plan_p, char *detail)
+{
+    enum topk_status status = check_all(shape, device, plan_p, detail);
+    if (status != TOPK_OK) {
+        return status;
+    }
+    struct topk_plan plan;
+    bool planned = plan_row(shape, device, -1, &plan) || plan_plain(shape, device, &plan);
+    if (!planned) {
+        return topk_detail(detail, TOPK_E_UNSUPPORTED, "no family serves k %d, width %d", shape->k,
+                           shape->width);
+    }
+    *plan_p = plan;
+    return TOPK_OK;
+}
+
+enum topk_status topk_plan_make_family(const struct topk_shape *shape,
+                                       const struct topk_device *device, enum topk_family family,
+                                       int32_t variant, struct topk_plan *plan_p, char *detail)
+{
+    enum topk_status status = check_all(shape, device, plan_p, detail);
+    if (status != TOPK_OK) {
+        return status;
+    }
+    struct topk_plan plan;
+    bool planned = false;
+    switch (family) {
+    case TOPK_FAMILY_PLAIN:
+        planned = variant < 1 && plan_plain(shape, device, &plan);
+        break;
+    case TOPK_FAMILY_ROW:
+        planned = plan_row(shape, device, variant, &plan);
+        break;
+    default:
+        break;
+    }
+    if (!planned) {
+        return topk_detail(detail, TOPK_E_UNSUPPORTED,
+                           "family %s (variant %d) does not serve k %d, width %d on compute "
+                           "capability %d.%d; let topk_plan_make choose",
+                           topk_family_name(family), variant, shape->k, shape->width,
+                           device->compute_major, device->compute_minor);
+    }
+    *plan_p = plan;
+    return TOPK_OK;
+}
+
+void topk_plan_describe(const struct topk_plan *plan, char *text, size_t text_size)
+{
+    if (text_size == 0) {
+        return;
+    }
+    snprintf(text, text_size,
+             "family=%s variant=%d blocks=%d threads=%d shared_bytes=%lld workspace_bytes=%lld "
+             "stages=%lld sample=1/%d rows=%d width=%d k=%d",
+             topk_family_name(plan->family), plan->variant, plan->num_blocks, plan->threads,
+             (long long)plan->shared_bytes, (long long)plan->workspace_bytes,
+             (long long)plan->parameters[TOPK_PARAMETER_STAGES], plan->sample_stride,
+             plan->shape.rows, plan->shape.width, plan->shape.k);
+}
