@@ -59,8 +59,10 @@ static int print_all(void)
                 sample_inline_lengths(&request.u.select, 3, seed);
             print_message_of(false, seed);
         }
-        sample_reply((enum wire_kind)kind, TOPKD_OK, SAMPLE_SMALL, kind, &reply);
-        print_message_of(true, kind);
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            sample_reply((enum wire_kind)kind, TOPKD_OK, SAMPLE_SMALL, seed, &reply);
+            print_message_of(true, seed);
+        }
     }
     sample_reply((enum wire_kind)0, TOPKD_E_PROTOCOL, SAMPLE_SMALL, 1, &reply);
     print_message_of(true, 1);
