@@ -3,7 +3,7 @@
 #
 #     proto    -> FlatBuffers; its include/ is what others see
 #     client   -> proto/include, NNG; topkctl also kernels/include (it selects without a daemon);
-#                 examples only client/include; the public headers only each other
+#                 examples no private header of the library; the public headers only each other
 #     kernels  -> CUDA in kernels/cuda only, nothing of the other rooms
 #     server   -> proto/include, kernels/include, libuv, NNG, libyaml, systemd; CUDA only in files
 #                 with `cuda` in their name
@@ -96,7 +96,7 @@ function may_use(file, target) {
     if (target ~ /^cmake\//) return 1
     if (file ~ /^client\/include\//)
         return target ~ /^client\/include\// || target == "proto/include/topkd_status.h"
-    if (file ~ /^client\/examples\//) return target ~ /^client\/(include|examples)\//
+    if (file ~ /^client\/examples\//) return target ~ /^client\/(include|examples|topkctl)\//
     if (file ~ /^client\/topkctl\//)
         return target ~ /^client\// || target ~ /^(proto|kernels)\/include\//
     if (file ~ /^client\/lib\//)

@@ -81,6 +81,7 @@ refuses client/lib/client.c '#include "topkctl/select.h"' 'may not include clien
 refuses client/lib/client.c '#include <uv.h>' 'which is libuv'
 refuses client/topkctl/select.c '#include "cpu/row.h"' 'may not include kernels/cpu/row.h'
 refuses client/examples/first.c '#include "topkd_wire.h"' 'may not include proto/include'
+refuses client/examples/first.c '#include "client.h"' 'may not include client/lib/client.h'
 refuses client/examples/first.c '#include <nng/nng.h>' 'which is NNG'
 refuses kernels/include/topk_select.h '#include "topkd_status.h"' 'may not include proto/include'
 refuses kernels/cpu/row.c '#include "row.cuh"' 'may not include kernels/cuda/row.cuh'
