@@ -6,8 +6,9 @@
 
 #include <math.h>
 
-#define STEP_SCORES 16 /* choice: small enough that most steps of a sparse tail hold no candidate  \
-                        */
+#define STEP_SCORES                                                                                \
+    16 /* choice: small enough that most steps of a sparse tail hold no candidate                  \
+        */
 
 static bool usable(void)
 {

@@ -19,22 +19,13 @@
 /* Returns how many scores were written to `sample`. */
 static int32_t take_sample(const float *row, int32_t length, int32_t row_idx, float *sample)
 {
-    int32_t num_units = TOPK_SAMPLE_SCORES_MAX / TOPK_SAMPLE_UNIT;
-    int32_t stratum = length / num_units;
-    if (stratum < 2 * TOPK_SAMPLE_UNIT) { /* a short row: at most half of it */
-        stratum = 2 * TOPK_SAMPLE_UNIT;
-        num_units = length / stratum;
-    }
-    uint32_t places = (uint32_t)(stratum - TOPK_SAMPLE_UNIT + 1);
-    uint32_t random = (uint32_t)row_idx * 2654435761u + 12345u;
-    for (int32_t u = 0; u < num_units; u++) {
-        random = random * 1664525u + 1013904223u; /* a common linear congruence */
-        uint32_t place = (uint32_t)(((uint64_t)random * places) >> 32);
-        int64_t start = (int64_t)u * length / num_units;
-        memcpy(sample + u * TOPK_SAMPLE_UNIT, row + start + place,
+    struct topk_sample_view view = topk_sample_view_of(length);
+    uint32_t random = topk_sample_seed(row_idx);
+    for (int32_t u = 0; u < view.num_units; u++) {
+        memcpy(sample + u * TOPK_SAMPLE_UNIT, row + topk_sample_place(&view, u, &random),
                TOPK_SAMPLE_UNIT * sizeof(*sample));
     }
-    return num_units * TOPK_SAMPLE_UNIT;
+    return view.num_units * TOPK_SAMPLE_UNIT;
 }
 
 struct topk_proposal topk_propose(const float *row, int32_t length, int32_t row_idx, int32_t k,
