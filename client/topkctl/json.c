@@ -1,10 +1,10 @@
 #include "json.h"
 
+#include "text.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-
-#include "text.h"
 
 /* A wrong nesting is a mistake in this program. */
 static void must(bool condition, const char *what)

@@ -1,13 +1,13 @@
 /* The reader of .npy headers: a magic, a version, and a Python dictionary of exactly three keys. */
 #include "npy.h"
 
+#include "npy_detail.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "npy_detail.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "topkd reads little-endian files in place and needs a little-endian host"

@@ -54,7 +54,8 @@ struct npy_view {
  */
 enum npy_status npy_parse(const void *bytes, size_t size, struct npy_view *view_p, char *detail);
 
-/* A mapped file. The mapping is read-only; a file that shrinks while mapped raises SIGBUS. */
+/* A mapped file: data aligned to 4 bytes, read-only. One that shrinks while mapped raises SIGBUS.
+ */
 struct npy_file {
     struct npy_view view;
     void *map;

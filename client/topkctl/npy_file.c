@@ -1,4 +1,7 @@
 /* Mapping .npy files, and writing them a block at a time. */
+#include "npy.h"
+#include "npy_detail.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -9,9 +12,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "npy.h"
-#include "npy_detail.h"
 
 #define HEADER_ALIGNMENT 64u /* NumPy aligns the data to this, so that it can be mapped */
 #define PATH_DETAIL_SIZE (NPY_DETAIL_SIZE - 160u) /* what a path may take of an error text */
@@ -60,6 +60,14 @@ enum npy_status npy_open(const char *path, struct npy_file *file_p, char *detail
     if (status != NPY_OK) {
         npy_close(&file);
         return npy_fail(detail, status, "%.*s: %s", (int)PATH_DETAIL_SIZE, path, text);
+    }
+    size_t start = (size_t)((const char *)file.view.data - (const char *)file.map);
+    if (start % sizeof(float) != 0) {
+        npy_close(&file);
+        return npy_fail(detail, NPY_E_FORMAT,
+                        "%s: its data begin at byte %zu, not at a multiple of 4, and cannot be "
+                        "used in place; save the array again with np.save",
+                        path, start);
     }
     *file_p = file;
     return NPY_OK;

@@ -1,14 +1,16 @@
 #include "progress.h"
 
+#include "text.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "text.h"
-
 #define FIRST_AFTER_NS 500000000u /* choice: shorter work needs no line */
 #define REDRAW_NS 200000000u      /* choice: calm for the eye */
+
+static bool line_is_visible; /* there is one terminal */
 
 uint64_t progress_now_ns(void)
 {
@@ -36,7 +38,7 @@ void progress_update(struct progress *progress, uint64_t done_rows)
         return;
     }
     progress->drawn_ns = now;
-    progress->visible = true;
+    line_is_visible = true;
     char rate[TEXT_SIZE];
     double bytes_per_s =
         (double)(done_rows * progress->row_bytes) / ((double)elapsed / 1000000000.0);
@@ -47,11 +49,11 @@ void progress_update(struct progress *progress, uint64_t done_rows)
     fflush(stderr);
 }
 
-void progress_end(struct progress *progress)
+void progress_wipe(void)
 {
-    if (progress->visible) {
+    if (line_is_visible) {
         fputs("\r\033[K", stderr);
         fflush(stderr);
-        progress->visible = false;
+        line_is_visible = false;
     }
 }

@@ -13,13 +13,15 @@ struct progress {
     uint64_t total_rows;
     uint64_t row_bytes;
     uint64_t started_ns, drawn_ns;
-    bool enabled, visible;
+    bool enabled;
 };
 
 uint64_t progress_now_ns(void); /* monotonic */
 
 struct progress progress_of(const char *what, uint64_t total_rows, uint64_t row_bytes);
 void progress_update(struct progress *progress, uint64_t done_rows);
-void progress_end(struct progress *progress);
+
+/* Wipes the line, if one is on the screen; before anything else is written to stderr. */
+void progress_wipe(void);
 
 #endif

@@ -1,11 +1,11 @@
 #include "table.h"
 
+#include "text.h"
+
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "text.h"
 
 #define GAP 2 /* columns of space between cells */
 

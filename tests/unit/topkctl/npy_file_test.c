@@ -196,6 +196,25 @@ static void places_that_cannot_be_used_are_named(void **state)
     assert_non_null(strstr(detail, "empty.npy: the file is empty"));
 }
 
+static void data_that_cannot_be_used_in_place_are_refused(void **state)
+{
+    (void)state;
+    /* a header one byte longer than a multiple of 4 */
+    static const char text[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} ";
+    static const char start[10] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, sizeof(text) - 1, 0};
+    FILE *out = fopen(path_of("odd.npy"), "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(start, 1, sizeof(start), out), sizeof(start));
+    assert_int_equal(fwrite(text, 1, sizeof(text) - 1, out), sizeof(text) - 1);
+    assert_int_equal(fwrite("\0\0\0\0", 1, 4, out), 4);
+    fclose(out);
+    char detail[NPY_DETAIL_SIZE] = "";
+    struct npy_file file;
+    assert_int_equal((sizeof(start) + sizeof(text) - 1) % 4, 2);
+    assert_int_equal(npy_open(path_of("odd.npy"), &file, detail), NPY_E_FORMAT);
+    assert_non_null(strstr(detail, "not at a multiple of 4"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +224,7 @@ int main(void)
         cmocka_unit_test_teardown(links_and_devices_are_kept, empty_folder),
         cmocka_unit_test_teardown(permissions_follow_the_umask, empty_folder),
         cmocka_unit_test_teardown(places_that_cannot_be_used_are_named, empty_folder),
+        cmocka_unit_test_teardown(data_that_cannot_be_used_in_place_are_refused, empty_folder),
     };
     return cmocka_run_group_tests_name("npy_file", tests, make_folder, remove_folder);
 }

@@ -1,0 +1,52 @@
+/* Failures, told to a person on stderr and to a program on stdout. */
+#include "ctl.h"
+#include "json.h"
+#include "progress.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define MESSAGE_SIZE 1024u
+
+static void report_json(const char *name, const char *message, const char *hint)
+{
+    struct json json = json_of(stdout);
+    json_open_object(&json, NULL);
+    json_open_object(&json, "error");
+    json_string(&json, "status", name);
+    json_string(&json, "message", message);
+    json_string(&json, "hint", hint);
+    json_close_object(&json);
+    json_close_object(&json);
+    json_end(&json);
+}
+
+enum ctl_exit report_status(const struct ctl_options *options, const char *what,
+                            enum topkd_status status, const char *detail)
+{
+    char message[MESSAGE_SIZE];
+    snprintf(message, sizeof(message), "%s: %s%s%s", what, topkd_strerror(status),
+             detail[0] != '\0' ? ": " : "", detail);
+    progress_wipe();
+    fprintf(stderr, "topkctl: %s (%s)\n", message, topkd_strhint(status));
+    if (options->json) {
+        report_json(topkd_status_name(status), message, topkd_strhint(status));
+    }
+    return status == TOPKD_E_UNREACHABLE ? CTL_EXIT_UNREACHABLE : CTL_EXIT_FAILED;
+}
+
+enum ctl_exit report_failure(const struct ctl_options *options, enum ctl_exit code,
+                             const char *format, ...)
+{
+    char message[MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    progress_wipe();
+    fprintf(stderr, "topkctl: %s\n", message);
+    if (options->json) {
+        report_json(code == CTL_EXIT_NOT_EXACT ? "NOT_EXACT" : "FAILED", message, "");
+    }
+    return code;
+}
