@@ -20,6 +20,12 @@ static inline uint64_t mask16(const float *scores, __m512 bound)
     return _mm512_cmp_ps_mask(_mm512_loadu_ps(scores), bound, _CMP_GE_OQ);
 }
 
+/* The mask of the first `left` lanes, all of them from LANES on. */
+static inline __mmask16 first_lanes(int32_t left)
+{
+    return (__mmask16)(left < LANES ? (1u << left) - 1u : 0xffffu);
+}
+
 /* Compressing in a register and storing a whole vector is the quick form on every maker's
  * processors; a compressing store is microcoded on some. */
 static inline void store_compressed(float *values, int32_t *positions, __mmask16 mask, __m512 value,
@@ -68,7 +74,7 @@ static void append_tail(const float *row, int32_t begin, int32_t end, struct top
     __m512 bound = _mm512_set1_ps(list->boundary);
     __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (int32_t i = begin; i < end; i += LANES) {
-        __mmask16 live = end - i < LANES ? (__mmask16)((1u << (end - i)) - 1u) : (__mmask16)0xffff;
+        __mmask16 live = first_lanes(end - i);
         __m512 value = _mm512_maskz_loadu_ps(live, row + i);
         __mmask16 hits = _mm512_mask_cmp_ps_mask(live, value, bound, _CMP_GE_OQ);
         store_compressed(list->values + list->count, list->positions + list->count, hits, value,
@@ -143,8 +149,7 @@ static void keep(struct topk_list *list, float bound, int32_t num_ties)
     __m512 bounds = _mm512_set1_ps(bound);
     int32_t kept = 0;
     for (int32_t i = 0; i < list->count; i += LANES) {
-        int32_t left = list->count - i;
-        __mmask16 live = left < LANES ? (__mmask16)((1u << left) - 1u) : (__mmask16)0xffff;
+        __mmask16 live = first_lanes(list->count - i);
         __m512 value = _mm512_loadu_ps(list->values + i); /* the slack covers the last vector */
         __m512i position = _mm512_loadu_si512(list->positions + i);
         uint32_t mask = _mm512_mask_cmp_ps_mask(live, value, bounds, _CMP_GT_OQ);
