@@ -4,6 +4,7 @@
 #include "log.h"
 #include "supervisor_internal.h"
 #include "supervisor_system.h"
+#include "worker.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -354,8 +355,8 @@ int supervisor_main(const struct options *options, const struct settings *settin
     supervisor->options = options;
     supervisor->settings = *settings;
     int code = system_check_pid1(options->allow_shared_pid1, text, sizeof text);
-    if (code == 0 &&
-        !system_resolve_devices(settings, devices, &supervisor->num_slots, text, sizeof text))
+    if (code == 0 && !system_resolve_devices(settings, worker_device_supported(WIRE_DEVICE_CUDA),
+                                             devices, &supervisor->num_slots, text, sizeof text))
         code = EX_UNAVAILABLE;
     if (code == 0)
         code = folder_open(settings, &supervisor->folder, text, sizeof text);

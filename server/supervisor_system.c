@@ -1,7 +1,5 @@
 #include "supervisor_system.h"
 
-#include "worker.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -191,12 +189,12 @@ static uint32_t find_gpus(struct settings_device *devices, uint32_t num_max)
     return num;
 }
 
-bool system_resolve_devices(const struct settings *settings, struct settings_device *devices_p,
-                            uint32_t *num_devices_p, char *text, size_t text_size)
+bool system_resolve_devices(const struct settings *settings, bool serves_gpus,
+                            struct settings_device *devices_p, uint32_t *num_devices_p, char *text,
+                            size_t text_size)
 {
-    bool has_cuda = worker_device_supported(WIRE_DEVICE_CUDA);
     if (strcmp(settings->devices[0].device, "auto") == 0) {
-        *num_devices_p = has_cuda ? find_gpus(devices_p, SETTINGS_DEVICES_MAX) : 0;
+        *num_devices_p = serves_gpus ? find_gpus(devices_p, SETTINGS_DEVICES_MAX) : 0;
         if (*num_devices_p == 0) {
             devices_p[0] = settings->devices[0];
             strcpy(devices_p[0].device, "cpu");
@@ -206,7 +204,7 @@ bool system_resolve_devices(const struct settings *settings, struct settings_dev
     }
     for (uint32_t i = 0; i < settings->num_devices; i++) {
         devices_p[i] = settings->devices[i];
-        if (strcmp(devices_p[i].device, "cpu") != 0 && !has_cuda) {
+        if (strcmp(devices_p[i].device, "cpu") != 0 && !serves_gpus) {
             snprintf(text, text_size,
                      "%s: this topkd was built without CUDA and serves no GPU; build it with "
                      "-DTOPKD_CUDA=ON, or configure the device cpu",

@@ -39,8 +39,9 @@ void system_reap_orphans(const pid_t *pids, uint32_t num_pids);
  * Devices to serve: "auto" becomes every GPU of this machine when this build serves GPUs, else
  * "cpu". False with a text when a configured device cannot be served by this build.
  */
-bool system_resolve_devices(const struct settings *settings, struct settings_device *devices_p,
-                            uint32_t *num_devices_p, char *text, size_t text_size);
+bool system_resolve_devices(const struct settings *settings, bool serves_gpus,
+                            struct settings_device *devices_p, uint32_t *num_devices_p, char *text,
+                            size_t text_size);
 
 /* ---- systemd (nothing happens without it) ---------------------------------------------------- */
 
