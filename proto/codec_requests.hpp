@@ -102,7 +102,8 @@ inline bool decode(const fb::SelectRequest &t, wire_select_request &m, char *)
     put_enum(m.lengths_mode, static_cast<unsigned>(t.lengths_mode()));
     put_enum(m.output_mode, static_cast<unsigned>(t.output_mode()));
     put_enum(m.reply_when, static_cast<unsigned>(t.reply_when()));
-    if (const Vector<int32_t> *lengths = t.lengths_inline()) {
+    const Vector<int32_t> *lengths = t.lengths_inline();
+    if (lengths && lengths->size() > 0) { /* an empty list has no pointer either */
         m.num_lengths = lengths->size();
         m.lengths_inline = lengths->data();
     }
