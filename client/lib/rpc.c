@@ -1,12 +1,11 @@
 /* rpc.c - one raw connection: an NNG REQ socket that accepts a single pipe in its life. */
-#include "rpc.h"
+#include "rpc_internal.h"
 
 #include "fault.h"
 
 #include <errno.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <nng/transport/ipc/ipc.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,33 +20,8 @@
  * mode), and how often that is looked at. */
 #define REFUSED_MS 300u
 #define LOOK_MS 50u
-/* Bytes of an encoded request beside its inline lengths; the largest, a select with a page table,
- * takes under 500. */
-#define REQUEST_SIZE_BASE 1024u
 
 #define URL_SCHEME "ipc://"
-
-/* One request in flight, on the stack of its caller. */
-struct exchange {
-    nng_aio *aio;
-    nng_ctx ctx;
-    struct exchange *next, **link_p;
-};
-
-struct rpc {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed; /* up or lost */
-    nng_socket socket;
-    int pipe_id; /* of the one pipe that was let in; 0 before */
-    bool up;     /* the pipe was started */
-    bool lost;   /* the pipe is gone, or the connection was aborted */
-    bool aborted;
-    struct rpc_peer peer;
-    struct exchange *exchanges;
-    void (*lost_cb)(void *arg);
-    void *lost_arg;
-    char url[WIRE_URL_SIZE];
-};
 
 /* ---- Fork ------------------------------------------------------------------------------------ */
 
@@ -55,7 +29,7 @@ struct rpc {
  * touches it. */
 static _Atomic pid_t first_pid;
 
-static enum topkd_status check_process(char *detail)
+enum topkd_status rpc_check_process(char *detail)
 {
     pid_t expected = 0;
     pid_t pid = getpid();
@@ -137,7 +111,7 @@ static enum topkd_status fault_unconnected(const char *url, char *detail)
     }
 }
 
-static enum topkd_status fault_lost(const struct rpc *rpc, char *detail)
+enum topkd_status rpc_fault_lost(const struct rpc *rpc, char *detail)
 {
     return fault(detail, TOPKD_E_UNREACHABLE,
                  "%s closed the connection: the daemon ended, restarted, or has reached its limit "
@@ -159,7 +133,7 @@ static void read_peer(nng_pipe pipe, struct rpc_peer *peer)
 static void lose_and_unlock(struct rpc *rpc)
 {
     rpc->lost = true;
-    for (struct exchange *exchange = rpc->exchanges; exchange; exchange = exchange->next) {
+    for (struct rpc_exchange *exchange = rpc->exchanges; exchange; exchange = exchange->next) {
         nng_aio_abort(exchange->aio, NNG_ECONNRESET);
     }
     void (*lost_cb)(void *arg) = rpc->lost_cb;
@@ -241,7 +215,7 @@ static enum topkd_status wait_up(struct rpc *rpc, uint64_t deadline_ns, char *de
         pthread_mutex_lock(&rpc->mutex);
     }
     if (rpc->lost) {
-        status = fault_lost(rpc, detail);
+        status = rpc_fault_lost(rpc, detail);
     } else if (rpc->up) {
         status = TOPKD_OK;
     }
@@ -275,7 +249,7 @@ static void deallocate(struct rpc *rpc)
 
 enum topkd_status rpc_open(const char *url, uint64_t deadline_ns, struct rpc **rpc_p, char *detail)
 {
-    enum topkd_status status = check_process(detail);
+    enum topkd_status status = rpc_check_process(detail);
     if (status == TOPKD_OK) {
         status = check_url(url, detail);
     }
@@ -368,177 +342,4 @@ nng_socket rpc_socket(const struct rpc *rpc)
 const char *rpc_url(const struct rpc *rpc)
 {
     return rpc->url;
-}
-
-/* ---- Exchange -------------------------------------------------------------------------------- */
-
-enum topkd_status rpc_encode(const struct wire_request *request, nng_msg **message_p, char *detail)
-{
-    size_t room = REQUEST_SIZE_BASE;
-    if (request->kind == WIRE_SELECT && request->u.select.lengths_mode == WIRE_LENGTHS_INLINE) {
-        room += (size_t)request->u.select.num_lengths * sizeof(int32_t);
-    }
-    if (room > WIRE_MESSAGE_SIZE_MAX) {
-        room = WIRE_MESSAGE_SIZE_MAX;
-    }
-    nng_msg *message;
-    if (nng_msg_alloc(&message, room)) {
-        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a message of %zu bytes", room);
-    }
-    size_t size;
-    enum topkd_status status =
-        wire_request_encode(request, nng_msg_body(message), room, &size, detail);
-    if (status != TOPKD_OK) {
-        nng_msg_free(message);
-        return status;
-    }
-    nng_msg_chop(message, room - size);
-    *message_p = message;
-    return TOPKD_OK;
-}
-
-/* Runs one step of an exchange to its end. Started under the mutex, so that a loss either is seen
- * here or finds the step to abort. */
-static int run_step(struct rpc *rpc, struct exchange *exchange, uint64_t deadline_ns,
-                    void (*step)(nng_ctx ctx, nng_aio *aio))
-{
-    int32_t left_ms = clock_left_ms(deadline_ns);
-    if (left_ms == 0) {
-        return NNG_ETIMEDOUT; /* to NNG a zero would mean: do not wait */
-    }
-    pthread_mutex_lock(&rpc->mutex);
-    if (rpc->lost) {
-        pthread_mutex_unlock(&rpc->mutex);
-        return NNG_ECONNRESET;
-    }
-    nng_aio_set_timeout(exchange->aio, left_ms);
-    step(exchange->ctx, exchange->aio);
-    pthread_mutex_unlock(&rpc->mutex);
-    nng_aio_wait(exchange->aio);
-    return nng_aio_result(exchange->aio);
-}
-
-static void exchange_link(struct rpc *rpc, struct exchange *exchange)
-{
-    pthread_mutex_lock(&rpc->mutex);
-    exchange->next = rpc->exchanges;
-    exchange->link_p = &rpc->exchanges;
-    if (exchange->next) {
-        exchange->next->link_p = &exchange->next;
-    }
-    rpc->exchanges = exchange;
-    pthread_mutex_unlock(&rpc->mutex);
-}
-
-static void exchange_unlink(struct rpc *rpc, struct exchange *exchange)
-{
-    pthread_mutex_lock(&rpc->mutex);
-    *exchange->link_p = exchange->next;
-    if (exchange->next) {
-        exchange->next->link_p = exchange->link_p;
-    }
-    pthread_mutex_unlock(&rpc->mutex);
-}
-
-/* Sends `message` (owned here) and stores the reply's message, which the caller owns. */
-static int transfer(struct rpc *rpc, nng_msg *message, uint64_t deadline_ns, nng_msg **reply_p)
-{
-    struct exchange exchange = {0};
-    int error = nng_ctx_open(&exchange.ctx, rpc->socket);
-    if (error) {
-        goto err_message;
-    }
-    error = nng_aio_alloc(&exchange.aio, NULL, NULL);
-    if (error) {
-        goto err_ctx;
-    }
-    exchange_link(rpc, &exchange);
-    nng_aio_set_msg(exchange.aio, message);
-    error = run_step(rpc, &exchange, deadline_ns, nng_ctx_send);
-    if (error == 0) {
-        message = NULL;
-        nng_aio_set_msg(exchange.aio, NULL);
-        error = run_step(rpc, &exchange, deadline_ns, nng_ctx_recv);
-        if (error == 0) {
-            *reply_p = nng_aio_get_msg(exchange.aio);
-        }
-    }
-    exchange_unlink(rpc, &exchange);
-    nng_aio_free(exchange.aio);
-err_ctx:
-    nng_ctx_close(exchange.ctx);
-err_message:
-    if (error && message) {
-        nng_msg_free(message);
-    }
-    return error;
-}
-
-static enum topkd_status fault_transfer(struct rpc *rpc, const struct wire_request *request,
-                                        int error, char *detail)
-{
-    switch (error) {
-    case NNG_ETIMEDOUT:
-        return fault(detail, TOPKD_E_TIMEOUT, "%s did not answer %s in time", rpc->url,
-                     wire_kind_name(request->kind));
-    case NNG_ENOMEM:
-        return fault(detail, TOPKD_E_NO_MEMORY, "no memory to send %s to %s",
-                     wire_kind_name(request->kind), rpc->url);
-    default:
-        return fault_lost(rpc, detail);
-    }
-}
-
-/* Decodes and checks that the reply belongs to the request. */
-static enum topkd_status read_reply(struct rpc *rpc, const struct wire_request *request,
-                                    nng_msg *message, struct wire_reply *reply, char *detail)
-{
-    struct wire_buffer *buffer = malloc(sizeof(*buffer));
-    if (!buffer) {
-        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a reply");
-    }
-    enum topkd_status status =
-        wire_reply_decode(nng_msg_body(message), nng_msg_len(message), buffer, reply, detail);
-    free(buffer); /* a reply does not point into it */
-    if (status != TOPKD_OK) {
-        memset(reply, 0, sizeof(*reply));
-        return status;
-    }
-    if (reply->status != TOPKD_OK) {
-        return fault(detail, reply->status, "%s",
-                     reply->detail[0] ? reply->detail : wire_status_text(reply->status));
-    }
-    if (reply->kind != request->kind || reply->sequence != request->sequence) {
-        enum wire_kind kind = reply->kind;
-        uint64_t sequence = reply->sequence;
-        memset(reply, 0, sizeof(*reply));
-        return fault(detail, TOPKD_E_PROTOCOL,
-                     "%s answered request %llu (%s) with a reply to %llu (%s)", rpc->url,
-                     (unsigned long long)request->sequence, wire_kind_name(request->kind),
-                     (unsigned long long)sequence, wire_kind_name(kind));
-    }
-    return TOPKD_OK;
-}
-
-enum topkd_status rpc_exchange(struct rpc *rpc, const struct wire_request *request,
-                               uint64_t deadline_ns, struct wire_reply *reply, char *detail)
-{
-    memset(reply, 0, sizeof(*reply));
-    enum topkd_status status = check_process(detail);
-    if (status != TOPKD_OK) {
-        return status;
-    }
-    nng_msg *message;
-    status = rpc_encode(request, &message, detail);
-    if (status != TOPKD_OK) {
-        return status;
-    }
-    nng_msg *answer = NULL;
-    int error = transfer(rpc, message, deadline_ns, &answer);
-    if (error) {
-        return fault_transfer(rpc, request, error, detail);
-    }
-    status = read_reply(rpc, request, answer, reply, detail);
-    nng_msg_free(answer);
-    return status;
 }

@@ -37,14 +37,29 @@ enum topkd_status rpc_open(const char *url, uint64_t deadline_ns, struct rpc **r
 
 /*
  * Sends the request and blocks for its reply until the deadline. The request goes out as it is:
- * session, epoch and sequence are the caller's. Returns the status of the reply (*reply is set and
- * `detail` has its text when that is an error); or, with *reply zeroed: TOPKD_E_TIMEOUT,
- * TOPKD_E_UNREACHABLE when the connection is or gets lost (the request may have run),
- * TOPKD_E_PROTOCOL for a reply that is none, TOPKD_E_INVALID for a request that cannot be encoded,
- * TOPKD_E_NO_MEMORY. struct wire_reply is large (some 35 KiB): small stacks should allocate it.
+ * session, epoch and sequence are the caller's. Returns the status of the reply (then *reply is set
+ * and `detail` has its text when that is an error), or TOPKD_E_TIMEOUT, TOPKD_E_UNREACHABLE when
+ * the connection is or gets lost (the request may have run), TOPKD_E_PROTOCOL for a reply that is
+ * none, TOPKD_E_INVALID for a request that cannot be encoded, TOPKD_E_NO_MEMORY. struct wire_reply
+ * is large (some 35 KiB): small stacks should allocate it.
  */
 enum topkd_status rpc_exchange(struct rpc *rpc, const struct wire_request *request,
                                uint64_t deadline_ns, struct wire_reply *reply, char *detail);
+
+/* The same in two steps, for a caller that orders what it sends: rpc_send does not wait, and after
+ * TOPKD_OK rpc_receive must follow. The exchange is the caller's memory and stays in its place. */
+struct rpc_exchange {
+    nng_aio *aio;
+    nng_ctx ctx;
+    uint64_t deadline_ns, sequence;
+    enum wire_kind kind;
+    struct rpc_exchange *next, **link_p;
+};
+
+enum topkd_status rpc_send(struct rpc *rpc, const struct wire_request *request,
+                           uint64_t deadline_ns, struct rpc_exchange *exchange, char *detail);
+enum topkd_status rpc_receive(struct rpc *rpc, struct rpc_exchange *exchange,
+                              struct wire_reply *reply, char *detail);
 
 /* Encodes into a new message of the size that the request needs; the caller owns it. */
 enum topkd_status rpc_encode(const struct wire_request *request, nng_msg **message_p, char *detail);

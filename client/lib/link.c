@@ -1,0 +1,317 @@
+/* link.c - a session with a worker over one connection, and its slots for requests in flight. */
+#include "client.h"
+#include "discover.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Choice: how long the socket of a worker that the supervisor calls ready is tried before the
+ * supervisor is asked again. */
+#define WORKER_DIAL_MS 1000u
+/* Choice: bounds on what hello may make this process allocate; the daemon's own limits are these
+ * (limits.outstanding_max, limits.arena_slots). */
+#define SLOTS_MAX 1024u
+
+/* ---- Session --------------------------------------------------------------------------------- */
+
+void session_release(struct session *session)
+{
+    if (--session->num_refs == 0) {
+        shm_unmap(&session->page);
+        shm_unmap(&session->arena);
+        free(session);
+    }
+}
+
+static enum topkd_status check_hello(const struct wire_hello_reply *hello, char *detail)
+{
+    const struct wire_limits *limits = &hello->limits;
+    if (hello->version != WIRE_VERSION) {
+        return fault(detail, TOPKD_E_VERSION,
+                     "the worker speaks wire version %u, this library %u: upgrade the older one",
+                     hello->version, WIRE_VERSION);
+    }
+    uint64_t page_bytes = (uint64_t)limits->semaphores * sizeof(struct wire_semaphore);
+    if (limits->outstanding_max < 1 || limits->outstanding_max > SLOTS_MAX ||
+        limits->arena_slots > SLOTS_MAX || hello->semaphores.allocation_bytes < page_bytes) {
+        return fault(detail, TOPKD_E_PROTOCOL,
+                     "the worker's hello makes no sense: %u outstanding requests, %u arena slots, "
+                     "%u semaphores in %" PRIu64 " bytes",
+                     limits->outstanding_max, limits->arena_slots, limits->semaphores,
+                     hello->semaphores.allocation_bytes);
+    }
+    if (limits->arena_slots > 0 &&
+        hello->arena.allocation_bytes / limits->arena_slots < limits->arena_slot_bytes) {
+        return fault(detail, TOPKD_E_PROTOCOL,
+                     "the worker's hello makes no sense: %u arena slots of %" PRIu64
+                     " bytes in %" PRIu64,
+                     limits->arena_slots, limits->arena_slot_bytes, hello->arena.allocation_bytes);
+    }
+    return TOPKD_OK;
+}
+
+static enum topkd_status map_session(struct session *session, const struct wire_hello_reply *hello,
+                                     char *detail)
+{
+    enum topkd_status status = TOPKD_OK;
+    if (hello->limits.semaphores > 0) {
+        status = shm_map(&hello->semaphores, true, &session->page, detail);
+    }
+    if (status == TOPKD_OK && hello->limits.arena_slots > 0) {
+        status = shm_map(&hello->arena, false, &session->arena, detail);
+    }
+    return status;
+}
+
+static enum topkd_status session_make(const struct wire_reply *reply, uint64_t serial,
+                                      struct rpc_peer worker, struct session **session_p,
+                                      char *detail)
+{
+    const struct wire_hello_reply *hello = &reply->u.hello;
+    enum topkd_status status = check_hello(hello, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    struct session *session = calloc(1, sizeof(*session));
+    if (!session) {
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a session");
+    }
+    session->num_refs = 1;
+    session->serial = serial;
+    session->id = reply->session;
+    session->epoch = reply->epoch;
+    session->limits = hello->limits;
+    session->device_kind = hello->device_kind;
+    session->worker = worker;
+    memcpy(session->device, hello->device, sizeof(session->device));
+    memcpy(session->server_version, hello->server_version, sizeof(session->server_version));
+    status = map_session(session, hello, detail);
+    if (status != TOPKD_OK) {
+        session_release(session);
+        return status;
+    }
+    *session_p = session;
+    return TOPKD_OK;
+}
+
+static enum topkd_status say_hello(struct topkd_client *client, struct rpc *rpc, const char *device,
+                                   uint64_t deadline_ns, struct wire_reply *reply, char *detail)
+{
+    struct wire_request request = {.kind = WIRE_HELLO};
+    request.u.hello.version = WIRE_VERSION;
+    memcpy(request.u.hello.client_name, client->name, sizeof(client->name));
+    memcpy(request.u.hello.device, device, strlen(device) + 1);
+    return rpc_exchange(rpc, &request, deadline_ns, reply, detail);
+}
+
+/* ---- Slots ----------------------------------------------------------------------------------- */
+
+static void read_answer(struct slot *slot, nng_msg *message, struct answer *answer)
+{
+    struct topkd_client *client = slot->link->client;
+    pthread_mutex_lock(&client->scratch_mutex);
+    struct wire_reply *reply = client->scratch_reply;
+    answer->status = wire_reply_decode(nng_msg_body(message), nng_msg_len(message),
+                                       client->scratch_buffer, reply, answer->detail);
+    if (answer->status == TOPKD_OK) {
+        answer->status = reply->status;
+        memcpy(answer->detail, reply->detail, sizeof(answer->detail));
+        if (reply->status != TOPKD_OK) {
+            if (answer->detail[0] == '\0') {
+                (void)fault(answer->detail, reply->status, "%s", wire_status_text(reply->status));
+            }
+        } else if (reply->kind != slot->kind || reply->sequence != slot->sequence) {
+            answer->status = fault(answer->detail, TOPKD_E_PROTOCOL,
+                                   "the worker answered request %" PRIu64 " with a reply to "
+                                   "%" PRIu64 " (%s)",
+                                   slot->sequence, reply->sequence, wire_kind_name(reply->kind));
+        } else if (slot->kind == WIRE_SELECT) {
+            answer->select = reply->u.select;
+        }
+    }
+    pthread_mutex_unlock(&client->scratch_mutex);
+}
+
+/* NNG's callback: the request has left, or the reply is here, or neither will be. */
+static void slot_cb(void *arg)
+{
+    struct slot *slot = arg;
+    struct answer answer = {0};
+    int error = nng_aio_result(slot->aio);
+    if (slot->phase == SLOT_SENDING && error == 0) {
+        slot->phase = SLOT_RECEIVING;
+        nng_ctx_recv(slot->ctx, slot->aio);
+        return;
+    }
+    if (slot->phase == SLOT_SENDING) {
+        nng_msg_free(nng_aio_get_msg(slot->aio)); /* not sent, so still ours */
+    }
+    if (error == NNG_ENOMEM) {
+        answer.status = fault(answer.detail, TOPKD_E_NO_MEMORY, "no memory to send a request");
+    } else if (error != 0) {
+        answer.lost = true;
+    } else {
+        nng_msg *message = nng_aio_get_msg(slot->aio);
+        read_answer(slot, message, &answer);
+        nng_msg_free(message);
+    }
+    nng_aio_set_msg(slot->aio, NULL);
+    engine_answer(slot, &answer);
+}
+
+struct slot *link_take_slot(struct link *link)
+{
+    struct slot *slot = link->free_slots;
+    if (slot) {
+        link->free_slots = slot->next_free;
+        slot->next_free = NULL;
+        slot->phase = SLOT_SENDING;
+    }
+    return slot;
+}
+
+void link_give_slot(struct slot *slot)
+{
+    slot->phase = SLOT_FREE;
+    slot->op = NULL;
+    slot->next_free = slot->link->free_slots;
+    slot->link->free_slots = slot;
+}
+
+enum topkd_status link_send(struct slot *slot, struct wire_request *request, char *detail)
+{
+    struct link *link = slot->link;
+    request->session = link->session->id;
+    request->epoch = link->session->epoch;
+    request->sequence = link->sequence + 1;
+    nng_msg *message;
+    enum topkd_status status = rpc_encode(request, &message, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    link->sequence++;
+    slot->sequence = request->sequence;
+    slot->kind = request->kind;
+    nng_aio_set_msg(slot->aio, message);
+    nng_ctx_send(slot->ctx, slot->aio);
+    return TOPKD_OK;
+}
+
+static enum topkd_status make_slots(struct link *link, char *detail)
+{
+    const struct wire_limits *limits = &link->session->limits;
+    uint32_t num_slots = limits->outstanding_max + limits->arena_slots;
+    link->slots = calloc(num_slots, sizeof(*link->slots));
+    if (!link->slots) {
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for %u requests", num_slots);
+    }
+    for (; link->num_slots < num_slots; link->num_slots++) {
+        struct slot *slot = &link->slots[link->num_slots];
+        slot->link = link;
+        if (nng_ctx_open(&slot->ctx, rpc_socket(link->rpc)) != 0) {
+            return fault(detail, TOPKD_E_UNREACHABLE, "%s closed the connection",
+                         rpc_url(link->rpc));
+        }
+        if (nng_aio_alloc(&slot->aio, slot_cb, slot) != 0) {
+            return fault(detail, TOPKD_E_NO_MEMORY, "no memory for %u requests", num_slots);
+        }
+        nng_aio_set_timeout(slot->aio, NNG_DURATION_INFINITE); /* see engine_expire */
+        link_give_slot(slot);
+    }
+    return TOPKD_OK;
+}
+
+/* ---- Link ------------------------------------------------------------------------------------ */
+
+static void lost_cb(void *arg)
+{
+    struct link *link = arg;
+    pthread_mutex_lock(&link->client->mutex);
+    link->lost = true;
+    renew_wake(link->client);
+    pthread_mutex_unlock(&link->client->mutex);
+}
+
+bool link_usable(const struct link *link)
+{
+    return link && !link->lost && !link->stale && !link->draining;
+}
+
+static enum topkd_status connect_worker(struct topkd_client *client, uint64_t serial,
+                                        uint64_t deadline_ns, struct link *link,
+                                        struct wire_reply *reply, char *detail)
+{
+    struct wire_device device;
+    enum topkd_status status =
+        discover_device(client->url, client->device, deadline_ns, &device, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    uint64_t dial_ns = clock_earlier(deadline_ns, clock_after_ms(WORKER_DIAL_MS));
+    status = rpc_open(device.url, dial_ns, &link->rpc, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    status = say_hello(client, link->rpc, device.device, deadline_ns, reply, detail);
+    if (status == TOPKD_OK) {
+        status = session_make(reply, serial, rpc_peer(link->rpc), &link->session, detail);
+    }
+    if (status == TOPKD_OK) {
+        status = make_slots(link, detail);
+    }
+    if (status != TOPKD_OK && rpc_lost(link->rpc)) {
+        /* Whatever failed, failed because the worker went; that is worth another attempt. */
+        status = TOPKD_E_UNREACHABLE;
+    }
+    return status;
+}
+
+enum topkd_status link_open(struct topkd_client *client, uint64_t serial, uint64_t deadline_ns,
+                            struct link **link_p, char *detail)
+{
+    struct link *link = calloc(1, sizeof(*link));
+    struct wire_reply *reply = malloc(sizeof(*reply));
+    if (!link || !reply) {
+        free(link);
+        free(reply);
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a connection");
+    }
+    link->client = client;
+    enum topkd_status status = connect_worker(client, serial, deadline_ns, link, reply, detail);
+    free(reply);
+    if (status != TOPKD_OK) {
+        link_close(link);
+        return status;
+    }
+    rpc_watch(link->rpc, lost_cb, link);
+    *link_p = link;
+    return TOPKD_OK;
+}
+
+void link_close(struct link *link)
+{
+    static const struct answer lost = {.lost = true};
+    struct topkd_client *client = link->client;
+    if (link->rpc) {
+        rpc_abort(link->rpc);
+    }
+    for (uint32_t i = 0; i < link->num_slots; i++) {
+        nng_aio_stop(link->slots[i].aio); /* waits for its callback */
+        if (link->slots[i].phase != SLOT_FREE) {
+            engine_answer(&link->slots[i], &lost); /* stopped between sent and receiving */
+        }
+        nng_aio_free(link->slots[i].aio);
+    }
+    pthread_mutex_lock(&client->mutex);
+    while (link->num_callers > 0) {
+        pthread_cond_wait(&client->changed, &client->mutex);
+    }
+    if (link->session) {
+        session_release(link->session);
+    }
+    pthread_mutex_unlock(&client->mutex);
+    rpc_close(link->rpc);
+    free(link->slots);
+    free(link);
+}
