@@ -63,7 +63,8 @@ static void print_preview(const struct select_job *job, const struct select_outp
         }
         puts(job->k > PREVIEW_POSITIONS ? " ..." : "");
     }
-    if (output->kept_rows < job->rows || job->k > PREVIEW_POSITIONS) {
+    bool cut = output->kept_rows < job->rows || job->k > PREVIEW_POSITIONS;
+    if (cut && job->options->out == NULL) {
         puts("--out FILE.npy writes all of them");
     }
 }
