@@ -171,6 +171,14 @@ struct bucket *bucket_table_make(struct bucket_table *table, const struct bucket
     return bucket;
 }
 
+void bucket_table_drop(struct bucket_table *table, struct bucket *bucket)
+{
+    topkd_assert(bucket->num_active == 0 && !bucket->is_pinned);
+    /* Buckets in use are pointed to, so none may move: the place stays, with a class that no
+     * request has, as the first to be given up. */
+    *bucket = (struct bucket){.id = table->next_id++};
+}
+
 void bucket_acquire(struct bucket_table *table, struct bucket *bucket)
 {
     bucket->num_active++;

@@ -82,6 +82,9 @@ enum topkd_status bucket_table_choose(struct bucket_table *table, const struct b
  * already ended) or a new one gets the key. */
 struct bucket *bucket_table_make(struct bucket_table *table, const struct bucket_choice *choice);
 
+/* Takes back a bucket that was just made and could not be prepared. */
+void bucket_table_drop(struct bucket_table *table, struct bucket *bucket);
+
 /* A request begins and ends to use a bucket. */
 void bucket_acquire(struct bucket_table *table, struct bucket *bucket);
 void bucket_release(struct bucket *bucket);

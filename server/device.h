@@ -122,7 +122,8 @@ struct device_ops {
     void (*routes)(const struct device *device, struct topk_routes *routes_p);
 
     /* Prepares a bucket's work in bucket->prepared (a captured graph), or frees it again. No job of
-     * the bucket is in flight. A device that prepares nothing leaves NULL. */
+     * the bucket is in flight. A device that prepares nothing leaves NULL; bucket_close may meet a
+     * bucket that was never prepared. */
     enum topkd_status (*bucket_open)(struct device *device, struct bucket *bucket, char *detail);
     void (*bucket_close)(struct device *device, struct bucket *bucket);
 

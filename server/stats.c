@@ -20,6 +20,12 @@ void stats_request_done(struct wire_stats_reply *stats, enum topkd_status status
     }
 }
 
+void stats_request_refused(struct wire_stats_reply *stats)
+{
+    stats->requests++;
+    stats->requests_failed++;
+}
+
 void stats_set_routes(struct wire_stats_reply *stats, const struct topk_routes *routes)
 {
     stats->rows_copied = routes->copied;

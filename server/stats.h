@@ -17,6 +17,9 @@ uint32_t stats_bin(uint64_t latency_ns);
 void stats_request_done(struct wire_stats_reply *stats, enum topkd_status status,
                         uint64_t request_ns, uint64_t run_ns);
 
+/* A Select was refused before it was queued. */
+void stats_request_refused(struct wire_stats_reply *stats);
+
 /* Copies the route counters into their wire fields. */
 void stats_set_routes(struct wire_stats_reply *stats, const struct topk_routes *routes);
 

@@ -1,0 +1,68 @@
+/*
+ * selection.h - one Select in flight, from admission to its last trace.
+ *
+ * The request is checked against its session and turned into a device job; the device's completion
+ * comes back through the worker's queue of ended jobs. A deadline is a timer of the loop: it
+ * cancels the job, and one that then does not end within SELECTION_STUCK_MS is a device fault. For
+ * the loop thread.
+ */
+#ifndef TOPKD_SERVER_SELECTION_H
+#define TOPKD_SERVER_SELECTION_H
+
+#include "device.h"
+#include "endpoint.h"
+#include "geometry.h"
+#include "region.h"
+#include "reply_cache.h"
+#include "topkd_wire.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+/* Choice: a cancelled selection ends after the row at hand, at most some seconds for 2^31 scores.
+ */
+#define SELECTION_STUCK_MS 10000u
+
+struct session;
+
+struct selection {
+    struct device_job job; /* first: a job is turned back into its selection */
+    struct session *session;
+    struct endpoint_request *request; /* to answer; NULL once answered */
+    struct reply_cache_entry *entry;  /* running in the reply cache; NULL once answered */
+    uint64_t sequence;
+    struct region *regions[GEOMETRY_TENSOR_COUNT]; /* acquired ones, else NULL */
+    bool has_slot;
+    uint32_t slot; /* of the arena */
+    struct wire_select_reply reply;
+    int32_t *lengths; /* [WIRE_LENGTHS_MAX], its own */
+    uint32_t timeout_ms;
+    uint32_t cancel_phase; /* enum device_job_phase when its deadline passed */
+    bool is_active;        /* between start and finish */
+    bool is_cancelled;
+    uv_timer_t timer;
+    struct selection *next; /* free, or ended */
+};
+
+static inline struct selection *selection_of(struct device_job *job)
+{
+    return (struct selection *)job;
+}
+
+/*
+ * Takes a Select of a session in. Either the request is kept and true is returned: it will be
+ * answered when the job ends. Or the answer is in *reply (a refusal, or the reply to a request that
+ * wants to know only that it is queued) and false is returned.
+ */
+bool selection_start(struct session *session, const struct wire_select_request *select,
+                     struct endpoint_request *request, struct reply_cache_entry *entry,
+                     struct wire_reply *reply);
+
+/* Cancels one in flight. */
+void selection_cancel(struct selection *selection, enum topkd_status status);
+
+/* Its job has ended: answers, gives everything back. */
+void selection_finish(struct selection *selection);
+
+#endif

@@ -1,0 +1,260 @@
+#include "worker.h"
+
+#include "assert.h"
+#include "detail.h"
+#include "log.h"
+#include "worker_internal.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+/* Choice: an ending worker whose jobs do not come back by then leaves them to the kernel. */
+#define END_MS (SELECTION_STUCK_MS + 2000u)
+
+static enum wire_device_kind kind_of(const char *device)
+{
+    return strcmp(device, "cpu") == 0 ? WIRE_DEVICE_CPU : WIRE_DEVICE_CUDA;
+}
+
+static const struct device_ops *ops_of(enum wire_device_kind kind)
+{
+    return kind == WIRE_DEVICE_CPU ? &device_cpu_ops : NULL;
+}
+
+bool worker_device_supported(enum wire_device_kind kind)
+{
+    return ops_of(kind) != NULL;
+}
+
+struct endpoint_limits worker_endpoint_limits(const struct settings *settings)
+{
+    return (struct endpoint_limits){
+        .num_contexts = settings->limits.queue_max + settings->limits.lanes + WORKER_CONTEXTS_SPARE,
+        .pipes_max = settings->limits.connections_max,
+        .unsent_max = settings->limits.outstanding_max + WORKER_UNSENT_SPARE,
+        .idle_ms = settings->limits.hello_ms,
+        .reply_ms = WORKER_REPLY_MS,
+    };
+}
+
+/* ---- Ended jobs ------------------------------------------------------------------------------ */
+
+static void ended_callback(uv_async_t *async)
+{
+    struct worker *worker = async->data;
+    struct worker_ended *ended = &worker->ended;
+
+    for (;;) { /* wake-ups coalesce: until the list is empty */
+        pthread_mutex_lock(&ended->mutex);
+        struct selection *selection = ended->first;
+        ended->first = NULL;
+        ended->last = &ended->first;
+        pthread_mutex_unlock(&ended->mutex);
+        if (selection == NULL)
+            return;
+        while (selection != NULL) {
+            struct selection *next = selection->next;
+            selection_finish(selection);
+            selection = next;
+        }
+    }
+}
+
+/* ---- Start ----------------------------------------------------------------------------------- */
+
+static enum topkd_status open_device(struct worker *worker, char *detail)
+{
+    const struct device_ops *ops = ops_of(kind_of(worker->args->device));
+    if (ops == NULL)
+        return detail_set(detail, TOPKD_E_NO_DEVICE,
+                          "device %s: this build has the CPU device only", worker->args->device);
+    struct device_config config = {.threads = worker->args->threads,
+                                   .lanes = worker->settings.limits.lanes,
+                                   .shm_prefix = worker->args->shm_prefix};
+    memcpy(config.device, worker->args->device, sizeof(config.device));
+    enum topkd_status status = ops->open(&config, &worker->device, detail);
+    if (status == TOPKD_OK)
+        ops->info(worker->device, &worker->device_info);
+    return status;
+}
+
+static enum topkd_status open_buckets(struct worker *worker, char *detail)
+{
+    const struct settings *settings = &worker->settings;
+    enum topkd_status status = bucket_table_init(&worker->buckets, settings->limits.buckets_max);
+    if (status != TOPKD_OK)
+        return detail_set(detail, status, "no memory for %" PRIu32 " buckets",
+                          settings->limits.buckets_max);
+    for (uint32_t i = 0; i < settings->num_buckets; i++) {
+        const struct settings_bucket *from = &settings->buckets[i];
+        struct bucket *bucket;
+        status = bucket_table_pin(&worker->buckets, from->rows, from->width, from->k, &bucket);
+        if (status != TOPKD_OK)
+            return detail_set(detail, status, "%" PRIu32 " buckets exceed limits.buckets_max",
+                              settings->num_buckets);
+        status = worker->device->ops->bucket_open(worker->device, bucket, detail);
+        if (status != TOPKD_OK)
+            return status;
+    }
+    return TOPKD_OK;
+}
+
+static void close_buckets(struct worker *worker)
+{
+    for (uint32_t i = 0; i < worker->buckets.num_buckets; i++)
+        worker->device->ops->bucket_close(worker->device, &worker->buckets.buckets[i]);
+    bucket_table_fini(&worker->buckets);
+}
+
+static enum topkd_status open_endpoint(struct worker *worker, char *detail)
+{
+    const struct settings *settings = &worker->settings;
+    struct endpoint_config config = {.loop = &worker->loop,
+                                     .url = worker->args->url,
+                                     .mode = settings->socket.mode,
+                                     .gid = settings->socket.group,
+                                     .limits = worker_endpoint_limits(settings),
+                                     .handler = &worker_handler,
+                                     .owner = worker};
+    return endpoint_open(&config, &worker->endpoint, detail);
+}
+
+/* The first canary runs here, before anyone may come. */
+static enum topkd_status first_canary(struct worker *worker, char *detail)
+{
+    struct worker_canary *canary = &worker->canary;
+    canary->seed = worker->args->epoch;
+    enum topkd_status status = worker->device->ops->self_test(worker->device, canary->seed, detail);
+    canary->finished_ns = uv_hrtime();
+    return status;
+}
+
+/* Opens everything in order. On failure closes what it opened, but for handles of the loop, which
+ * are closed by running it. */
+static enum topkd_status start(struct worker *worker, char *detail)
+{
+    uv_async_init(&worker->loop, &worker->ended.async, ended_callback);
+    worker->ended.async.data = worker;
+    enum topkd_status status = worker_control_start(worker, detail);
+    if (status != TOPKD_OK)
+        goto err_async;
+    status = open_device(worker, detail);
+    if (status != TOPKD_OK)
+        goto err_control;
+    region_cache_init(&worker->regions, &worker->loop, worker->device,
+                      worker->settings.limits.region_bytes_total);
+    status = open_buckets(worker, detail);
+    if (status == TOPKD_OK)
+        status = first_canary(worker, detail);
+    if (status != TOPKD_OK)
+        goto err_device;
+    status = open_endpoint(worker, detail);
+    if (status != TOPKD_OK)
+        goto err_device;
+    return TOPKD_OK;
+
+err_device:
+    close_buckets(worker);
+    worker->device->ops->close(worker->device);
+    worker->device = NULL;
+err_control:
+    worker_control_stop(worker);
+err_async:
+    uv_close((uv_handle_t *)&worker->ended.async, NULL);
+    return status;
+}
+
+/* ---- End ------------------------------------------------------------------------------------- */
+
+static void end_deadline(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+    log_error("end_forced", "num_sessions=%" PRIu32, worker->num_sessions);
+    _exit(worker->exit_code != EX_OK ? worker->exit_code : EX_SOFTWARE);
+}
+
+void worker_end(struct worker *worker, int exit_code, enum topkd_status status)
+{
+    if (worker->is_ending)
+        return;
+    worker->is_ending = true;
+    worker->exit_code = exit_code;
+    worker->ended_ns = uv_hrtime();
+    worker->state = WIRE_DEVICE_DRAINING;
+    uv_timer_start(&worker->drain, end_deadline, END_MS, 0);
+    struct session *next;
+    for (struct session *session = worker->sessions; session != NULL; session = next) {
+        next = session->next;
+        if (session->pipe != NULL)
+            session_end(session, status);
+    }
+    session_orphans_close(worker);
+    worker_drain_check(worker);
+}
+
+bool worker_end_check(struct worker *worker)
+{
+    /* Sessions go with their last job, and look here again; so does a canary. */
+    if (worker->endpoint == NULL || worker->num_sessions > 0 || worker->canary.is_running)
+        return true;
+    if (endpoint_num_unsent(worker->endpoint) > 0 &&
+        uv_hrtime() - worker->ended_ns < UINT64_C(1000000) * WORKER_LINGER_MS)
+        return false;
+    endpoint_close(worker->endpoint);
+    worker->endpoint = NULL;
+    worker_control_stop(worker);
+    uv_close((uv_handle_t *)&worker->ended.async, NULL);
+    return true;
+}
+
+static void finish(struct worker *worker)
+{
+    if (worker->device != NULL) {
+        close_buckets(worker);
+        worker->device->ops->close(worker->device);
+    }
+    int error = uv_loop_close(&worker->loop);
+    topkd_assert(error == 0);
+    pthread_mutex_destroy(&worker->ended.mutex);
+    free(worker);
+}
+
+int worker_main(const struct settings *settings, const struct worker_args *args)
+{
+    struct worker *worker = calloc(1, sizeof(*worker));
+    if (worker == NULL || uv_loop_init(&worker->loop) != 0) {
+        log_error("worker_start_failed", "reason=no_memory");
+        free(worker);
+        return EX_OSERR;
+    }
+    worker->settings = *settings;
+    worker->args = args;
+    worker->state = WIRE_DEVICE_STARTING;
+    worker->started_ns = uv_hrtime();
+    worker->next_session = 1;
+    worker->next_generation = 1;
+    worker->ended.last = &worker->ended.first;
+    pthread_mutex_init(&worker->ended.mutex, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error code, not a death */
+
+    char detail[WIRE_DETAIL_SIZE] = "";
+    int exit_code = EX_UNAVAILABLE;
+    if (!worker_fault_init(&worker->fault) || start(worker, detail) != TOPKD_OK) {
+        log_error("worker_start_failed", "device=%s reason=%s", args->device, detail);
+        uv_run(&worker->loop, UV_RUN_DEFAULT); /* runs the close callbacks */
+        finish(worker);
+        return exit_code;
+    }
+    log_info("worker_ready", "device=%s name=\"%s\" epoch=%" PRIu64 " url=%s start_ms=%" PRIu64,
+             args->device, worker->device_info.name, args->epoch, args->url,
+             (uv_hrtime() - worker->started_ns) / 1000000);
+    worker_control_ready(worker);
+    uv_run(&worker->loop, UV_RUN_DEFAULT); /* until worker_end_check has closed every handle */
+    exit_code = worker->exit_code;
+    finish(worker);
+    return exit_code;
+}

@@ -1,0 +1,311 @@
+#include "assert.h"
+#include "detail.h"
+#include "log.h"
+#include "worker_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+/* ---- Replies --------------------------------------------------------------------------------- */
+
+void worker_reply_init(const struct worker *worker, struct wire_reply *reply, uint64_t session,
+                       uint64_t sequence, enum wire_kind kind)
+{
+    reply->session = session;
+    reply->sequence = sequence;
+    reply->epoch = worker->args->epoch;
+    reply->kind = kind;
+    reply->status = TOPKD_OK;
+    reply->detail[0] = '\0';
+    /* The body is the handler's; it is only read when the status is OK. */
+}
+
+void worker_reply(struct worker *worker, struct endpoint_request *request,
+                  const struct wire_reply *reply)
+{
+    size_t size = 0;
+    char detail[WIRE_DETAIL_SIZE] = "";
+    enum topkd_status status =
+        wire_reply_encode(reply, worker->out, sizeof(worker->out), &size, detail);
+    if (status != TOPKD_OK) {
+        /* What we made does not fit its own limits (or memory ran out): say that much. */
+        log_error("reply_not_encoded", "kind=%s status=%s reason=%s", wire_kind_name(reply->kind),
+                  wire_status_name(status), detail);
+        struct wire_reply *failure = &worker->failure;
+        *failure = (struct wire_reply){.session = reply->session,
+                                       .sequence = reply->sequence,
+                                       .epoch = reply->epoch,
+                                       .kind = reply->kind,
+                                       .status = TOPKD_E_NO_MEMORY};
+        status = wire_reply_encode(failure, worker->out, sizeof(worker->out), &size, NULL);
+        if (status != TOPKD_OK) {
+            endpoint_drop(request);
+            return;
+        }
+    }
+    endpoint_reply(request, worker->out, size);
+}
+
+/* ---- Handlers of single kinds ------------------------------------------------------------------
+ */
+
+static enum topkd_status handle_hello(struct worker *worker, struct endpoint_pipe *pipe,
+                                      const struct wire_hello_request *hello,
+                                      struct wire_reply *reply)
+{
+    struct session *session = endpoint_pipe_user(pipe);
+
+    if (hello->version != WIRE_VERSION)
+        return detail_set(reply->detail, TOPKD_E_VERSION,
+                          "the client speaks wire version %" PRIu32 ", the worker %u",
+                          hello->version, WIRE_VERSION);
+    if (hello->device[0] != '\0' && strcmp(hello->device, worker->args->device) != 0)
+        return detail_set(reply->detail, TOPKD_E_NOT_VISIBLE,
+                          "this worker owns device %s, the client asked for %s",
+                          worker->args->device, hello->device);
+    if (worker->state == WIRE_DEVICE_DRAINING)
+        return detail_set(reply->detail, TOPKD_E_DRAINING, "the worker is draining");
+    if (session == NULL) {
+        enum topkd_status status = session_open(worker, pipe, hello, &session, reply->detail);
+        if (status != TOPKD_OK)
+            return status;
+    }
+    /* A repeated Hello of the same connection has the same answer. */
+    reply->session = session->id;
+    session_describe(session, &reply->u.hello);
+    return TOPKD_OK;
+}
+
+static enum topkd_status handle_register(struct session *session,
+                                         const struct wire_register_request *request,
+                                         struct wire_reply *reply)
+{
+    struct worker *worker = session->worker;
+
+    if (worker->state == WIRE_DEVICE_DRAINING)
+        return detail_set(reply->detail, TOPKD_E_DRAINING, "the worker is draining");
+    if (request->device[0] != '\0' && strcmp(request->device, worker->args->device) != 0)
+        return detail_set(reply->detail, TOPKD_E_NOT_VISIBLE,
+                          "the memory is of device %s, the session's device is %s", request->device,
+                          worker->args->device);
+    uint32_t per_s = worker->settings.limits.registrations_per_s;
+    if (!admission_rate_take(&session->registrations, per_s, uv_hrtime()))
+        return detail_set(reply->detail, TOPKD_E_BUSY,
+                          "more than %" PRIu32 " registrations a second "
+                          "(limits.registrations_per_s): keep regions, they are cheap to hold",
+                          per_s);
+    struct region_limits limits = {.bytes_max = session->limits.region_bytes_max};
+    struct region *region;
+    enum topkd_status status =
+        region_open(&session->regions, &worker->regions, request, &session->peer, &limits,
+                    worker->next_generation, &region, reply->detail);
+    if (status != TOPKD_OK) {
+        log_info("region_refused", "session=%" PRIu64 " status=%s reason=%s", session->id,
+                 wire_status_name(status), reply->detail);
+        return status;
+    }
+    worker->next_generation++;
+    reply->u.reg =
+        (struct wire_register_reply){.region = region->id, .generation = region->generation};
+    log_debug("region_open", "session=%" PRIu64 " region=%" PRIu64 " length_bytes=%" PRIu64,
+              session->id, region->id, region->length);
+    return TOPKD_OK;
+}
+
+static enum topkd_status handle_unregister(struct session *session,
+                                           const struct wire_unregister_request *request,
+                                           struct wire_reply *reply)
+{
+    struct region *region = region_find(&session->regions, request->region, request->generation);
+    if (region == NULL)
+        return detail_set(reply->detail, TOPKD_E_NO_REGION,
+                          "region %" PRIu64 " generation %" PRIu32
+                          " is not registered in this session (any more)",
+                          request->region, request->generation);
+    /* Asked again while it drains, the answer is the same: so a client can wait for the end. */
+    reply->u.unreg.draining = !region_close(&session->regions, region);
+    return TOPKD_OK;
+}
+
+static enum topkd_status handle_drain(struct worker *worker, const struct peer *peer,
+                                      const struct wire_drain_request *request,
+                                      struct wire_reply *reply)
+{
+    if (!settings_allow_operator(&worker->settings, geteuid(), (uid_t)peer->uid))
+        return detail_set(reply->detail, TOPKD_E_NOT_PERMITTED,
+                          "uid %" PRId64 " may not drain: see access.operator_uids", peer->uid);
+    log_info("drain_asked", "uid=%" PRId64 " pid=%" PRId64 " deadline_ms=%" PRIu32, peer->uid,
+             peer->pid, request->deadline_ms);
+    worker_drain(worker, request->deadline_ms);
+    return TOPKD_OK;
+}
+
+/* ---- Dispatch -------------------------------------------------------------------------------- */
+
+/* Kinds that change a session run exactly once. True: the request is kept. */
+static bool run_once(struct session *session, struct endpoint_request *request)
+{
+    struct worker *worker = session->worker;
+    const struct wire_request *message = &worker->request;
+    struct wire_reply *reply = &worker->reply;
+    struct reply_cache_entry *entry;
+
+    switch (reply_cache_begin(&session->replies, message->sequence, message->kind, &entry,
+                              reply->detail)) {
+    case REPLY_CACHE_BUSY:
+        reply->status = TOPKD_E_BUSY;
+        return false;
+    case REPLY_CACHE_INVALID:
+        reply->status = TOPKD_E_INVALID;
+        return false;
+    case REPLY_CACHE_REPEAT:
+        worker->stats.replies_repeated++;
+        reply_cache_answer(entry, reply);
+        return false;
+    case REPLY_CACHE_NEW:
+        break;
+    }
+    switch (message->kind) {
+    case WIRE_REGISTER:
+        reply->status = handle_register(session, &message->u.reg, reply);
+        break;
+    case WIRE_UNREGISTER:
+        reply->status = handle_unregister(session, &message->u.unreg, reply);
+        break;
+    case WIRE_SELECT:
+        if (selection_start(session, &message->u.select, request, entry, reply))
+            return true;
+        break;
+    case WIRE_RELEASE:
+        reply->status = arena_release(&session->arena, message->u.release.lease, reply->detail);
+        break;
+    default:
+        reply->status =
+            detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
+                       "device %s has no client lanes (limits.lanes_max of the session is 0)",
+                       worker->args->device);
+        break;
+    }
+    if (reply->status == TOPKD_E_BUSY)
+        reply_cache_forget(entry);
+    else
+        reply_cache_finish(entry, reply);
+    return false;
+}
+
+static enum topkd_status check_session(const struct worker *worker, const struct session *session,
+                                       const struct wire_request *message, char *detail)
+{
+    if (message->epoch != worker->args->epoch)
+        return detail_set(detail, TOPKD_E_STALE_SESSION,
+                          "epoch %" PRIu64 " is over, the worker lives in epoch %" PRIu64
+                          ": say hello again",
+                          message->epoch, worker->args->epoch);
+    if (session == NULL || session->id != message->session)
+        return detail_set(detail, TOPKD_E_STALE_SESSION,
+                          "session %" PRIu64 " is not the one of this connection: say hello again",
+                          message->session);
+    return TOPKD_OK;
+}
+
+/* Answers into worker->reply. True: the request is kept. */
+static bool handle_message(struct worker *worker, struct endpoint_request *request,
+                           struct endpoint_pipe *pipe)
+{
+    const struct wire_request *message = &worker->request;
+    struct wire_reply *reply = &worker->reply;
+    const struct peer *peer = endpoint_pipe_peer(pipe);
+    struct session *session = endpoint_pipe_user(pipe);
+
+    if (peer->uid < 0 ||
+        !settings_allow(&worker->settings, geteuid(), (uid_t)peer->uid, (gid_t)peer->gid)) {
+        reply->status = detail_set(reply->detail, TOPKD_E_NOT_PERMITTED,
+                                   "uid %" PRId64 " gid %" PRId64
+                                   " may not use the daemon: see access.uids and access.gids",
+                                   peer->uid, peer->gid);
+        return false;
+    }
+    if (message->kind == WIRE_HELLO) {
+        reply->status = handle_hello(worker, pipe, &message->u.hello, reply);
+        return false;
+    }
+    bool needs_session = message->kind != WIRE_PING && message->kind != WIRE_STATS &&
+                         message->kind != WIRE_SESSIONS && message->kind != WIRE_DRAIN &&
+                         message->kind != WIRE_DEVICES;
+    if (needs_session || message->session != 0) {
+        reply->status = check_session(worker, session, message, reply->detail);
+        if (reply->status != TOPKD_OK)
+            return false;
+    }
+    bool is_operator = settings_allow_operator(&worker->settings, geteuid(), (uid_t)peer->uid);
+    switch (message->kind) {
+    case WIRE_PING:
+        return false;
+    case WIRE_STATS:
+        worker_stats(worker, &reply->u.stats);
+        return false;
+    case WIRE_SESSIONS:
+        worker_sessions(worker, session, is_operator, &reply->u.sessions);
+        return false;
+    case WIRE_DRAIN:
+        reply->status = handle_drain(worker, peer, &message->u.drain, reply);
+        return false;
+    case WIRE_DEVICES:
+        reply->status = detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
+                                   "a worker knows its own device only: ask the daemon's socket");
+        return false;
+    default:
+        return run_once(session, request);
+    }
+}
+
+static void request_received(void *owner, struct endpoint_request *request)
+{
+    struct worker *worker = owner;
+    struct wire_request *message = &worker->request;
+    struct wire_reply *reply = &worker->reply;
+    struct endpoint_pipe *pipe = endpoint_request_pipe(request);
+
+    if (pipe == NULL || worker->is_ending) {
+        endpoint_drop(request);
+        return;
+    }
+    size_t size;
+    const void *bytes = endpoint_request_bytes(request, &size);
+    char detail[WIRE_DETAIL_SIZE] = "";
+    enum topkd_status status = wire_request_decode(bytes, size, &worker->buffer, message, detail);
+    worker_reply_init(worker, reply, message->session, message->sequence, message->kind);
+    if (status != TOPKD_OK) {
+        worker->stats.messages_rejected++;
+        const struct peer *peer = endpoint_pipe_peer(pipe);
+        log_info("message_rejected", "uid=%" PRId64 " pid=%" PRId64 " size_bytes=%zu reason=%s",
+                 peer->uid, peer->pid, size, detail);
+        reply->status = status;
+        (void)snprintf(reply->detail, sizeof(reply->detail), "%s", detail);
+        worker_reply(worker, request, reply);
+        return;
+    }
+    if (message->kind == WIRE_SELECT && worker_fault_select(&worker->fault)) {
+        endpoint_drop(request);
+        worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
+        return;
+    }
+    if (!handle_message(worker, request, pipe))
+        worker_reply(worker, request, reply);
+}
+
+static void pipe_closed(void *owner, struct endpoint_pipe *pipe)
+{
+    (void)owner;
+    struct session *session = endpoint_pipe_user(pipe);
+    if (session != NULL)
+        session_end(session, TOPKD_E_CANCELLED);
+}
+
+const struct endpoint_handler worker_handler = {
+    .closed = pipe_closed,
+    .request = request_received,
+};

@@ -1,0 +1,142 @@
+/*
+ * worker_internal.h - the state of a worker and what its files need of each other.
+ *
+ *   worker.c           start, the loop, the end
+ *   worker_control.c   the supervisor's channel, heartbeats, canary, drain, reload
+ *   worker_dispatch.c  a message: decode, who may, exactly once, to its handler
+ *   worker_query.c     Stats and Sessions
+ *   session.c, selection.c  what their headers say
+ *
+ * Everything belongs to the loop thread, except the list of ended jobs, which the device pushes to.
+ */
+#ifndef TOPKD_SERVER_WORKER_INTERNAL_H
+#define TOPKD_SERVER_WORKER_INTERNAL_H
+
+#include "bucket.h"
+#include "device.h"
+#include "endpoint.h"
+#include "region_cache.h"
+#include "session.h"
+#include "stats.h"
+#include "worker.h"
+#include "worker_fault.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+/* Choice: contexts beyond the queue, so that refusals and queries pass beside full queues. */
+#define WORKER_CONTEXTS_SPARE 64u
+/* Choice: replies a client may leave untaken beyond its requests in flight. */
+#define WORKER_UNSENT_SPARE 16u
+/* Choice: a client that has not taken a reply for so long has stopped reading. */
+#define WORKER_REPLY_MS 5000u
+/* Choice: an ending worker gives its last replies so long to leave. */
+#define WORKER_LINGER_MS 200u
+/* Choice: wrong canaries in a row after which the worker gives up on its device. */
+#define WORKER_CANARY_FAILURES_MAX 3u
+
+struct worker_canary {
+    uv_timer_t timer;
+    uv_work_t work;
+    bool is_running;
+    uint64_t seed;
+    uint64_t started_ns, finished_ns;
+    uint32_t num_failures; /* in a row; 0: the last one was right */
+    enum topkd_status status;
+    char detail[WIRE_DETAIL_SIZE];
+};
+
+/* Jobs that the device has ended, on their way to the loop. */
+struct worker_ended {
+    pthread_mutex_t mutex; /* guards the list */
+    struct selection *first, **last;
+    uv_async_t async;
+};
+
+struct worker {
+    struct settings settings; /* a copy; its live part changes on reload */
+    const struct worker_args *args;
+    uv_loop_t loop;
+    enum wire_device_state state;
+    bool is_ending; /* the loop is being emptied */
+    int exit_code;
+    uint64_t started_ns, ended_ns;
+
+    struct device *device;
+    struct device_info device_info;
+    struct bucket_table buckets;
+    struct region_cache regions;
+    struct endpoint *endpoint;
+
+    struct session *sessions;
+    uint32_t num_sessions; /* ending ones included */
+    uint64_t next_session;
+    uint32_t next_generation;
+    uint32_t num_admitted; /* selections in flight */
+    uint32_t num_busy;     /* sessions with a selection in flight */
+    uint32_t num_orphans;
+    struct orphan *orphans; /* of sessions that have ended */
+    struct worker_ended ended;
+    struct wire_stats_reply stats;
+
+    uv_poll_t control;
+    uv_timer_t heartbeat;
+    uv_timer_t drain;  /* its deadline */
+    uv_timer_t settle; /* looks, outside of any handler, whether drain or end have come to rest */
+    struct worker_canary canary;
+    struct worker_fault fault;
+
+    /* Scratch of the loop thread for the message at hand. */
+    struct wire_buffer buffer;
+    struct wire_request request;
+    struct wire_reply reply;
+    struct wire_reply failure; /* in place of a reply that cannot be encoded */
+    uint8_t out[WIRE_MESSAGE_SIZE_MAX];
+};
+
+/* ---- worker.c -------------------------------------------------------------------------------- */
+
+/* Begins the end of the process: what is in flight is cancelled and answered with this status, then
+ * the loop empties and worker_main returns the exit code. Later calls change nothing. */
+void worker_end(struct worker *worker, int exit_code, enum topkd_status status);
+
+/* The loop is ending and a session has gone: closes the rest with the last one. False: look again
+ * in a moment. */
+bool worker_end_check(struct worker *worker);
+
+/* The limits of the endpoint that follow from the settings. */
+struct endpoint_limits worker_endpoint_limits(const struct settings *settings);
+
+/* ---- worker_control.c ------------------------------------------------------------------------ */
+
+enum topkd_status worker_control_start(struct worker *worker, char *detail);
+void worker_control_stop(struct worker *worker);
+/* Tells the supervisor that clients may come. */
+void worker_control_ready(struct worker *worker);
+/* Takes no new work; ends when nothing is in flight, or at the deadline. */
+void worker_drain(struct worker *worker, uint32_t deadline_ms);
+/* Something in flight or a session has ended: looks soon whether that was the last. */
+void worker_drain_check(struct worker *worker);
+
+/* ---- worker_dispatch.c ----------------------------------------------------------------------- */
+
+extern const struct endpoint_handler worker_handler;
+
+/* Encodes and sends; ends the endpoint's request. */
+void worker_reply(struct worker *worker, struct endpoint_request *request,
+                  const struct wire_reply *reply);
+
+/* A reply without body: status, detail and the numbers of its request. */
+void worker_reply_init(const struct worker *worker, struct wire_reply *reply, uint64_t session,
+                       uint64_t sequence, enum wire_kind kind);
+
+/* ---- worker_query.c -------------------------------------------------------------------------- */
+
+void worker_stats(struct worker *worker, struct wire_stats_reply *reply);
+/* All sessions, or only `own` (NULL: none) when the peer is no operator. */
+void worker_sessions(const struct worker *worker, const struct session *own, bool is_operator,
+                     struct wire_sessions_reply *reply);
+
+#endif
