@@ -1,0 +1,457 @@
+/* The worker's sessions: hello, versions, epochs, exactly once, who sees what, draining. */
+#include "raw.h"
+#include "server/control.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+/* cmocka.h needs the headers above. */
+#include <cmocka.h>
+
+static struct wire_reply reply;
+
+static void it_01_hello_describes_the_session(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client a, b;
+    raw_worker_start(&worker, "limits: {semaphores: 5, arena_slots: 3, outstanding_max: 4}", NULL);
+    raw_open(&a, &worker);
+    assert_int_equal(a.hello.version, WIRE_VERSION);
+    assert_string_equal(a.hello.device, "cpu");
+    assert_int_equal(a.hello.device_kind, WIRE_DEVICE_CPU);
+    assert_int_equal(a.hello.limits.semaphores, 5);
+    assert_int_equal(a.hello.limits.arena_slots, 3);
+    assert_int_equal(a.hello.limits.outstanding_max, 4);
+    assert_int_equal(a.hello.limits.lanes_max, 0);
+    assert_true(a.hello.semaphores.allocation_bytes >= 5 * sizeof(struct wire_semaphore));
+    assert_true(a.hello.arena.allocation_bytes >= 3 * a.hello.limits.arena_slot_bytes);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(a.semaphores[i].value, 0);
+
+    raw_open(&b, &worker);
+    assert_int_not_equal(a.session, b.session);
+    assert_memory_not_equal(a.hello.semaphores.handle, b.hello.semaphores.handle, WIRE_HANDLE_SIZE);
+
+    /* Hello again on the same connection is the same session. */
+    struct wire_request request = {.kind = WIRE_HELLO, .u.hello.version = WIRE_VERSION};
+    assert_int_equal(raw_call(&a, &request, &reply), TOPKD_OK);
+    assert_int_equal(reply.session, a.session);
+    raw_expect_selects(&a);
+    raw_expect_selects(&b);
+    raw_disconnect(&a);
+    raw_disconnect(&b);
+    raw_worker_stop(&worker);
+}
+
+static void it_02_hello_refuses_other_versions_and_devices(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    raw_worker_start(&worker, "", NULL);
+    raw_connect(&client, &worker);
+
+    struct wire_request request = {.kind = WIRE_HELLO, .u.hello.version = WIRE_VERSION + 7};
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_VERSION);
+    assert_non_null(strstr(reply.detail, "8")); /* both versions are named */
+    assert_non_null(strstr(reply.detail, "1"));
+    request.u.hello.version = 0;
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_VERSION);
+
+    request.u.hello.version = WIRE_VERSION;
+    (void)snprintf(request.u.hello.device, WIRE_UUID_SIZE, "GPU-0000");
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_NOT_VISIBLE);
+    assert_non_null(strstr(reply.detail, "GPU-0000"));
+    assert_int_equal(reply.session, 0);
+
+    /* A refusal leaves the connection usable. */
+    (void)snprintf(request.u.hello.device, WIRE_UUID_SIZE, "cpu");
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_OK);
+    assert_int_not_equal(reply.session, 0);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
+/* Everything but ping, stats and sessions needs the session of this connection and this epoch. */
+static void it_03_stale_numbers_are_refused(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client a, b, stranger;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&a, &worker);
+    raw_open(&b, &worker);
+    raw_connect(&stranger, &worker);
+    const enum wire_kind kinds[] = {WIRE_REGISTER, WIRE_UNREGISTER, WIRE_SELECT, WIRE_RELEASE};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct wire_request request = raw_request(&a, kinds[i]);
+        request.u.select = (struct wire_select_request){.rows = 0};
+        if (kinds[i] == WIRE_REGISTER)
+            request.u.reg = (struct wire_register_request){.access = WIRE_ACCESS_READ,
+                                                           .memory.kind = WIRE_MEMORY_SHM};
+        request.epoch--;
+        assert_int_equal(raw_call(&a, &request, &reply), TOPKD_E_STALE_SESSION);
+        assert_int_equal(reply.epoch, worker.epoch); /* so that the client learns the new one */
+        request.epoch++;
+        request.session = b.session; /* another's session over our connection */
+        assert_int_equal(raw_call(&a, &request, &reply), TOPKD_E_STALE_SESSION);
+        request.session = 0;
+        assert_int_equal(raw_call(&a, &request, &reply), TOPKD_E_STALE_SESSION);
+        request.session = a.session; /* ours over a connection that said no hello */
+        assert_int_equal(raw_call(&stranger, &request, &reply), TOPKD_E_STALE_SESSION);
+    }
+    struct wire_request ping = raw_request(&a, WIRE_PING);
+    ping.session = b.session;
+    assert_int_equal(raw_call(&a, &ping, &reply), TOPKD_E_STALE_SESSION);
+    ping.session = 0;
+    assert_int_equal(raw_call(&stranger, &ping, &reply), TOPKD_OK);
+    raw_expect_selects(&a);
+    raw_disconnect(&stranger);
+    raw_disconnect(&a);
+    raw_disconnect(&b);
+    raw_worker_stop(&worker);
+}
+
+static struct wire_stats_reply stats_of(struct raw_client *client)
+{
+    struct wire_request request = raw_request(client, WIRE_STATS);
+    assert_int_equal(raw_call(client, &request, &reply), TOPKD_OK);
+    return reply.u.stats;
+}
+
+/* A repeated sequence is answered from the cache; what it asked for happened once. */
+static void it_04_a_repeated_request_runs_once(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    struct raw_shm shm;
+    raw_worker_start(&worker, "limits: {reply_cache: 32}", NULL);
+    raw_open(&client, &worker);
+    raw_shm_create(&shm, 8192);
+
+    struct wire_request request = raw_register_request(&client, &shm, WIRE_ACCESS_READ_WRITE);
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_OK);
+    struct wire_register_reply first = reply.u.reg;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(raw_call(&client, &request, &reply), TOPKD_OK);
+        assert_int_equal(reply.u.reg.region, first.region);
+        assert_int_equal(reply.u.reg.generation, first.generation);
+    }
+    assert_int_equal(stats_of(&client).regions, 1);
+    assert_int_equal(stats_of(&client).replies_repeated, 3);
+    shm.region = first.region;
+    shm.generation = first.generation;
+
+    /* A Select whose output the client then scribbles over: a second run would restore it. */
+    float *scores = (float *)shm.data;
+    int32_t *indices = (int32_t *)(shm.data + 4096);
+    for (int i = 0; i < 8; i++)
+        scores[i] = (float)i;
+    struct wire_request select = raw_select_request(&client, &shm, &shm, 1, 8, 2);
+    select.u.select.indices.offset = 4096;
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_OK);
+    assert_int_equal(indices[0] + indices[1], 13);
+    uint64_t run_ns = reply.u.select.run_ns;
+    indices[0] = -77;
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_OK);
+    assert_int_equal(reply.u.select.run_ns, run_ns);
+    assert_int_equal(indices[0], -77);
+    assert_int_equal(stats_of(&client).requests, 1);
+
+    /* Refusals are remembered too: the same question has the same answer. */
+    struct wire_request bad = select;
+    bad.sequence = ++client.sequence;
+    bad.u.select.k = 0;
+    assert_int_equal(raw_call(&client, &bad, &reply), TOPKD_E_INVALID);
+    bad.u.select.k = 2;
+    assert_int_equal(raw_call(&client, &bad, &reply), TOPKD_E_INVALID);
+
+    /* A number under another kind, number 0, and one that the cache has lost. */
+    struct wire_request other = raw_request(&client, WIRE_RELEASE);
+    other.sequence = select.sequence;
+    assert_int_equal(raw_call(&client, &other, &reply), TOPKD_E_INVALID);
+    select.sequence = 0;
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_E_INVALID);
+    for (int i = 0; i < 40; i++) {
+        other = raw_request(&client, WIRE_RELEASE);
+        other.u.release.lease = 9999;
+        assert_int_equal(raw_call(&client, &other, &reply), TOPKD_E_INVALID);
+    }
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_INVALID);
+    assert_non_null(strstr(reply.detail, "older"));
+    assert_int_equal(stats_of(&client).regions, 1);
+    raw_shm_destroy(&shm);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
+/* While the first run is not finished, its repetition is told so and does not run. */
+static void it_05_a_repetition_of_a_running_request_is_busy(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    struct raw_shm shm;
+    struct raw_pending pending;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&client, &worker);
+    raw_shm_create(&shm, 8192);
+    raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
+    struct wire_request select = raw_select_request(&client, &shm, &shm, 1, 8, 2);
+    select.u.select.indices.offset = 4096;
+    select.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
+    raw_start(&client, &select, &pending);
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_E_BUSY);
+    raw_signal(&client, 0, 1);
+    assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
+    assert_int_equal(reply.status, TOPKD_OK);
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_OK); /* now from the cache */
+    assert_int_equal(stats_of(&client).requests, 1);
+    raw_shm_destroy(&shm);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
+static void it_06_sessions_at_their_limit(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client clients[3], more;
+    raw_worker_start(&worker, "limits: {sessions_max: 3}", NULL);
+    for (int i = 0; i < 3; i++)
+        raw_open(&clients[i], &worker);
+    raw_connect(&more, &worker);
+    for (int i = 0; i < 50; i++) /* far beyond */
+        assert_int_equal(raw_hello(&more, &reply), TOPKD_E_LIMIT);
+    assert_non_null(strstr(reply.detail, "3"));
+    raw_expect_selects(&clients[2]);
+
+    /* One goes, its place is free soon. */
+    raw_disconnect(&clients[0]);
+    uint64_t end_ms = raw_now_ms() + 1000;
+    enum topkd_status status;
+    while ((status = raw_hello(&more, &reply)) == TOPKD_E_LIMIT && raw_now_ms() < end_ms)
+        raw_sleep_ms(5);
+    assert_int_equal(status, TOPKD_OK);
+    raw_expect_selects(&more);
+    raw_disconnect(&more);
+    raw_disconnect(&clients[1]);
+    raw_disconnect(&clients[2]);
+    raw_worker_stop(&worker);
+}
+
+/* As another user: refused by name; and without operator rights one sees only oneself. */
+static void it_07_access_lists_hold(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client, stranger;
+    /* root and the daemon's own user always may, so the list is tested from a child of other uid.
+     */
+    raw_worker_start(&worker, "socket: {mode: 0666}\naccess: {uids: [4242]}", NULL);
+    raw_open(&client, &worker);
+    if (geteuid() != 0) {
+        print_message("needs root to become another user: not run\n");
+        raw_disconnect(&client);
+        raw_worker_stop(&worker);
+        skip();
+    }
+    assert_int_equal(chmod(worker.directory, 0755), 0);
+    const uid_t uids[] = {4243, 4242};
+    for (int i = 0; i < 2; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            /* NNG does not survive fork: the child speaks the stream itself. */
+            static uint8_t bytes[WIRE_MESSAGE_SIZE_MAX];
+            static struct wire_buffer buffer;
+            size_t size = 0;
+            if (setgid(uids[i]) != 0 || setuid(uids[i]) != 0)
+                _exit(90);
+            int fd = raw_stream_connect(&worker);
+            if (fd < 0)
+                _exit(91);
+            raw_stream_handshake(fd);
+            struct wire_request request = {.kind = WIRE_HELLO, .u.hello.version = WIRE_VERSION};
+            (void)wire_request_encode(&request, bytes, sizeof(bytes), &size, NULL);
+            if (!raw_stream_send(fd, 1, bytes, size) ||
+                !raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) ||
+                wire_reply_decode(bytes, size, &buffer, &reply, NULL) != TOPKD_OK)
+                _exit(92);
+            if (reply.status != TOPKD_OK)
+                _exit((int)reply.status);
+            request = (struct wire_request){.kind = WIRE_SESSIONS};
+            (void)wire_request_encode(&request, bytes, sizeof(bytes), &size, NULL);
+            if (!raw_stream_send(fd, 2, bytes, size) ||
+                !raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) ||
+                wire_reply_decode(bytes, size, &buffer, &reply, NULL) != TOPKD_OK)
+                _exit(93);
+            if (reply.u.sessions.num_total != 1 || reply.u.sessions.sessions[0].uid != uids[i])
+                _exit(94);
+            request = (struct wire_request){.kind = WIRE_DRAIN, .u.drain.deadline_ms = 0};
+            (void)wire_request_encode(&request, bytes, sizeof(bytes), &size, NULL);
+            if (!raw_stream_send(fd, 3, bytes, size) ||
+                !raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) ||
+                wire_reply_decode(bytes, size, &buffer, &reply, NULL) != TOPKD_OK ||
+                reply.status != TOPKD_E_NOT_PERMITTED)
+                _exit(95);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), i == 0 ? TOPKD_E_NOT_PERMITTED : 0);
+    }
+    /* We are root, so an operator: both sessions may be seen while they live. */
+    raw_connect(&stranger, &worker);
+    struct wire_request request = {.kind = WIRE_SESSIONS};
+    assert_int_equal(raw_call(&stranger, &request, &reply), TOPKD_OK);
+    assert_true(reply.u.sessions.num_total >= 1);
+    raw_expect_selects(&client);
+    raw_disconnect(&stranger);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
+static void it_08_sessions_are_listed(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client a, b;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&a, &worker);
+    raw_open(&b, &worker);
+    raw_expect_selects(&a);
+    struct wire_request request = raw_request(&b, WIRE_SESSIONS);
+    assert_int_equal(raw_call(&b, &request, &reply), TOPKD_OK);
+    assert_int_equal(reply.u.sessions.num_total, 2); /* the same user as the worker: an operator */
+    assert_int_equal(reply.u.sessions.num_sessions, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct wire_session *row = &reply.u.sessions.sessions[i];
+        assert_int_equal(row->pid, getpid());
+        assert_int_equal(row->uid, geteuid());
+        assert_int_equal(row->requests, row->session == a.session ? 1 : 0);
+        assert_int_equal(row->regions, 0);
+        assert_string_equal(row->client_name, "raw \"client\"");
+    }
+    struct wire_stats_reply stats = stats_of(&a);
+    assert_int_equal(stats.sessions, 2);
+    assert_int_equal(stats.sessions_opened, 2);
+    assert_int_equal(stats.requests, 1);
+    assert_int_equal(stats.requests_failed, 0);
+    uint64_t num_in_buckets = 0;
+    for (uint32_t i = 0; i < stats.num_buckets; i++)
+        num_in_buckets += stats.buckets[i].requests;
+    assert_int_equal(num_in_buckets, 1);
+    assert_int_equal(stats.rows_copied + stats.rows_direct + stats.rows_certified, 3);
+    raw_disconnect(&a);
+    raw_disconnect(&b);
+    raw_worker_stop(&worker);
+}
+
+/* New work is refused by name, what is in flight is answered, then the process ends with 0. */
+static void it_09_drain_finishes_what_is_in_flight(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client, late;
+    struct raw_shm shm;
+    struct raw_pending pending;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&client, &worker);
+    raw_connect(&late, &worker);
+    raw_shm_create(&shm, 8192);
+    raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
+    struct wire_request select = raw_select_request(&client, &shm, &shm, 1, 8, 2);
+    select.u.select.indices.offset = 4096;
+    select.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
+    raw_start(&client, &select, &pending);
+
+    struct wire_request drain = raw_request(&client, WIRE_DRAIN);
+    drain.u.drain.deadline_ms = 20000;
+    assert_int_equal(raw_call(&client, &drain, &reply), TOPKD_OK);
+    struct wire_request more = select;
+    more.sequence = ++client.sequence;
+    assert_int_equal(raw_call(&client, &more, &reply), TOPKD_E_DRAINING);
+    struct wire_request reg = raw_register_request(&client, &shm, WIRE_ACCESS_READ);
+    assert_int_equal(raw_call(&client, &reg, &reply), TOPKD_E_DRAINING);
+    assert_int_equal(raw_hello(&late, &reply), TOPKD_E_DRAINING);
+
+    raw_signal(&client, 0, 1);
+    assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
+    assert_int_equal(reply.status, TOPKD_OK);
+    int status = raw_worker_wait(&worker);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    raw_shm_destroy(&shm);
+    raw_disconnect(&late);
+    raw_disconnect(&client);
+}
+
+static void it_10_drain_cancels_at_its_deadline(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    struct raw_shm shm;
+    struct raw_pending pending;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&client, &worker);
+    raw_shm_create(&shm, 8192);
+    raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
+    struct wire_request select = raw_select_request(&client, &shm, &shm, 1, 8, 2);
+    select.u.select.indices.offset = 4096;
+    select.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
+    select.u.select.signal = (struct wire_semaphore_ref){.index = 1, .value = 1};
+    raw_start(&client, &select, &pending);
+    struct wire_request drain = raw_request(&client, WIRE_DRAIN);
+    drain.u.drain.deadline_ms = 100;
+    assert_int_equal(raw_call(&client, &drain, &reply), TOPKD_OK);
+    assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
+    assert_int_equal(reply.status, TOPKD_E_DRAINING);
+    int status = raw_worker_wait(&worker);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(client.semaphores[1].value, 1);
+    assert_int_equal(client.semaphores[1].failed_status, TOPKD_E_DRAINING);
+    raw_shm_destroy(&shm);
+    raw_disconnect(&client);
+}
+
+static void it_11_the_worker_ends_with_its_supervisor(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&client, &worker);
+    raw_expect_selects(&client);
+    shutdown(worker.control_fd, SHUT_RDWR);
+    int status = raw_worker_wait(&worker);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    raw_disconnect(&client);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_01_hello_describes_the_session),
+        cmocka_unit_test(it_02_hello_refuses_other_versions_and_devices),
+        cmocka_unit_test(it_03_stale_numbers_are_refused),
+        cmocka_unit_test(it_04_a_repeated_request_runs_once),
+        cmocka_unit_test(it_05_a_repetition_of_a_running_request_is_busy),
+        cmocka_unit_test(it_06_sessions_at_their_limit),
+        cmocka_unit_test(it_07_access_lists_hold),
+        cmocka_unit_test(it_08_sessions_are_listed),
+        cmocka_unit_test(it_09_drain_finishes_what_is_in_flight),
+        cmocka_unit_test(it_10_drain_cancels_at_its_deadline),
+        cmocka_unit_test(it_11_the_worker_ends_with_its_supervisor),
+    };
+    return cmocka_run_group_tests_name("worker sessions", tests, NULL, NULL);
+}
