@@ -147,29 +147,45 @@ static enum topkd_status make_parts(struct topkd_client *client, char *detail)
     return TOPKD_OK;
 }
 
-/* Tries until there is a session, or no sense in trying. */
+static enum topkd_status attempt_first(struct topkd_client *client, uint64_t deadline_ns,
+                                       char *detail)
+{
+    struct link *link;
+    enum topkd_status status =
+        link_open(client, ++client->session_serial, deadline_ns, &link, detail);
+    if (status == TOPKD_OK) {
+        client->link = link;
+        client->session = link->session;
+        client->session->num_refs++;
+    }
+    return status;
+}
+
+/* Tries until there is a session, or no sense in trying. The last attempt is cut short by the
+ * deadline; then the reason of the one before says more. */
 static enum topkd_status connect_first(struct topkd_client *client, char *detail)
 {
     uint64_t deadline_ns = client_deadline_ns(client, TOPKD_TIMEOUT_DEFAULT);
     uint64_t pause_ns = OPEN_PAUSE_MIN_NS;
-    for (;;) {
-        struct link *link;
-        enum topkd_status status =
-            link_open(client, ++client->session_serial, deadline_ns, &link, detail);
-        if (status == TOPKD_OK) {
-            client->link = link;
-            client->session = link->session;
-            client->session->num_refs++;
-            return TOPKD_OK;
-        }
+    char reason[WIRE_DETAIL_SIZE];
+    enum topkd_status status = attempt_first(client, deadline_ns, detail);
+    while (renew_transient(status) && status != TOPKD_E_LIMIT) {
         uint64_t now_ns = clock_now_ns();
-        if (!renew_transient(status) || status == TOPKD_E_LIMIT || now_ns >= deadline_ns) {
+        if (now_ns >= deadline_ns) {
             return status;
         }
         const struct timespec pause = clock_timespec(clock_earlier(pause_ns, deadline_ns - now_ns));
         (void)nanosleep(&pause, NULL);
         pause_ns = clock_earlier(pause_ns * 2, OPEN_PAUSE_MAX_NS);
+        memcpy(reason, detail, sizeof(reason));
+        enum topkd_status again = attempt_first(client, deadline_ns, detail);
+        if (again == TOPKD_E_TIMEOUT) {
+            memcpy(detail, reason, sizeof(reason));
+        } else {
+            status = again;
+        }
     }
+    return status;
 }
 
 enum topkd_status topkd_client_open(const struct topkd_client_options *options,

@@ -1,0 +1,77 @@
+/*
+ * fake.h - a fake daemon (fake_daemon.c) under a test's control, and short words for tests of the
+ * client library.
+ */
+#ifndef TOPKD_TESTS_FAKE_H
+#define TOPKD_TESTS_FAKE_H
+
+#include "fake_counters.h"
+#include "topkd.h"
+#include "topkd_wire.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct fake {
+    char folder[64]; /* for its sockets and counters */
+    char supervisor_url[WIRE_URL_SIZE], worker_url[WIRE_URL_SIZE], counters_path[WIRE_URL_SIZE];
+    uint64_t *counters; /* [FAKE_COUNTERS], of every life together */
+    uint64_t epoch;
+    pid_t pid; /* 0: not running */
+};
+
+/* A folder and counters at zero; nothing runs yet. Fails the test when that cannot be had. */
+void fake_init(struct fake *fake);
+
+/* Starts a life of the daemon with settings and rules, see fake_daemon.c; NULL ends the list. */
+void fake_start(struct fake *fake, ...) __attribute__((sentinel));
+
+/* Kills it as kill -9 does, and removes what it leaves. Nothing happens when it does not run. */
+void fake_kill(struct fake *fake);
+
+/* Waits until it has died of itself. */
+void fake_await_death(struct fake *fake);
+
+void fake_fini(struct fake *fake);
+
+/* Requests of this kind seen so far. */
+uint64_t fake_count(const struct fake *fake, enum wire_kind kind);
+
+/* Opens a client of it; `options` may be NULL, its url is set here. Fails the test otherwise. */
+struct topkd_client *fake_client(const struct fake *fake,
+                                 const struct topkd_client_options *options);
+
+/* ---- Words ----------------------------------------------------------------------------------- */
+
+/* Fails the test, with the detail text, unless `actual` is `expected`. */
+#define expect_status(expected, actual)                                                            \
+    expect_status_at(expected, actual, #actual, __FILE__, __LINE__)
+void expect_status_at(enum topkd_status expected, enum topkd_status actual, const char *what,
+                      const char *file, int line);
+#define expect_ok(actual) expect_status(TOPKD_OK, actual)
+
+/* Fails the test unless topkd_detail() contains each text; NULL ends the list. */
+void expect_detail(const char *text, ...) __attribute__((sentinel));
+
+/* A matrix in a buffer: seeded scores, and a result checked by the oracle. */
+struct matrix {
+    struct topkd_buffer *buffer; /* scores, then room for a result of k */
+    uint32_t rows, width, k;
+    uint64_t indices_offset;
+};
+
+void matrix_create(struct topkd_client *client, uint32_t rows, uint32_t width, uint32_t k,
+                   struct matrix *matrix);
+/* A request for it; into the arena, or into the buffer's own room. */
+struct topkd_select_request matrix_request(const struct matrix *matrix, bool arena);
+/* Fails the test unless the result is right. */
+void matrix_check(const struct matrix *matrix, const struct topkd_select_request *request,
+                  const struct topkd_result *result);
+
+/* Whether any name in /dev/shm begins with "topkd-buf-<this process>-". */
+bool has_buffers(void);
+
+uint64_t now_ms(void);
+
+#endif
