@@ -133,8 +133,9 @@ static bool read_number(const struct settings_entry *entry, const char *value, u
                         char reason[SETTINGS_REASON_SIZE])
 {
     static const char *const kinds[] = {[SETTINGS_U32] = "is not a whole number",
-                                        [SETTINGS_BYTES] = "is not a number of bytes (4096, 64KiB, "
-                                                           "8MiB, 2GiB, 1TiB)",
+                                        [SETTINGS_BYTES] =
+                                            ("is not a number of bytes (4096, 64KiB, "
+                                             "8MiB, 2GiB, 1TiB)"),
                                         [SETTINGS_MODE] = "is not an octal mode"};
     char bound[64], end[32];
     uint64_t number;
@@ -303,7 +304,7 @@ bool settings_value_read(const struct settings_entry *entry, const char *value,
     case SETTINGS_GROUPS:
         return add_account(field, value, true, reason);
     }
-    topkd_assert(!"a type of the table");
+    topkd_assert(false && "a type of the table");
 }
 
 bool settings_member_read(const struct settings_member *member, const char *value, void *object,
@@ -395,5 +396,5 @@ void settings_value_write(const struct settings_entry *entry, const struct setti
         write_ids(field, text);
         return;
     }
-    topkd_assert(!"a type of the table");
+    topkd_assert(false && "a type of the table");
 }

@@ -110,7 +110,7 @@ uint32_t shm_remove(const char *prefix)
 /* "topkd-<16 hexadecimal digits>-owner": copies the digits. */
 static bool is_owner(const char *name, char id[ID_DIGITS + 1])
 {
-    const char *start = NAME_START + 1;
+    const char *start = &NAME_START[1];
     if (strncmp(name, start, strlen(start)) != 0)
         return false;
     name += strlen(start);
@@ -131,7 +131,7 @@ static uint32_t remove_if_dead(DIR *folder, const char *owner, const char *id)
         return 0;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         /* The owner goes last, so that an interrupted removal is found again. */
-        snprintf(start, sizeof start, "%s%s-", NAME_START + 1, id);
+        snprintf(start, sizeof start, "%s%s-", &NAME_START[1], id);
         num_removed = remove_all(start, owner);
         if (unlinkat(dirfd(folder), owner, 0) == 0)
             num_removed++;
