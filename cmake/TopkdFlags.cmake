@@ -8,6 +8,18 @@ target_compile_definitions(topkd_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:_GNU_SO
 if(TOPKD_WERROR)
   target_compile_options(topkd_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
+if(TOPKD_FUZZ)
+  if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang" OR NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "TOPKD_FUZZ=ON needs clang, which brings libFuzzer: configure with "
+                        "--preset fuzz, or set CMAKE_C_COMPILER and CMAKE_CXX_COMPILER")
+  endif()
+  # All our code reports coverage to libFuzzer, so that a target sees into the libraries.
+  target_compile_options(topkd_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>)
+  if(NOT TOPKD_SANITIZE)
+    set(TOPKD_SANITIZE address,undefined)
+  endif()
+endif()
 if(TOPKD_SANITIZE)
   # nvcc does not know the sanitizers' flags; device code is checked by compute-sanitizer.
   target_compile_options(topkd_flags INTERFACE

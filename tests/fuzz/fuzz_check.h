@@ -1,0 +1,26 @@
+/*
+ * fuzz_check.h - what a fuzz target demands; also when built without assertions.
+ */
+#ifndef TOPKD_TESTS_FUZZ_CHECK_H
+#define TOPKD_TESTS_FUZZ_CHECK_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The entry point of a target: libFuzzer calls it, or replay.c with the files of a corpus. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Ends the program with the condition and a text in the style of printf. */
+#define FUZZ_CHECK(condition, ...)                                                                 \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not true: %s: ", __FILE__, __LINE__, #condition);              \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#endif

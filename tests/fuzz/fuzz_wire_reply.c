@@ -1,0 +1,54 @@
+/*
+ * fuzz_wire_reply.c - any bytes as a reply, as a client would get from a daemon it should not
+ * trust.
+ *
+ * What is refused has a failing status; what is accepted encodes, and the encoding decodes to the
+ * same reply and encodes to the same bytes.
+ */
+#include "fuzz_check.h"
+#include "wire_sample.h"
+
+#include <string.h>
+
+static struct wire_reply first, second;
+static struct wire_buffer first_buffer, second_buffer;
+static uint8_t encoded[WIRE_MESSAGE_SIZE_MAX], again[WIRE_MESSAGE_SIZE_MAX];
+static char detail[WIRE_DETAIL_SIZE];
+
+static void check_refused(enum topkd_status status)
+{
+    FUZZ_CHECK(status == TOPKD_E_PROTOCOL || status == TOPKD_E_UNSUPPORTED, "status %s",
+               wire_status_name(status));
+    FUZZ_CHECK(memchr(detail, '\0', sizeof(detail)) && detail[0] != '\0', "no detail text");
+    FUZZ_CHECK(first.status == TOPKD_E_PROTOCOL, "refused with status %s",
+               wire_status_name(first.status));
+    FUZZ_CHECK(memchr(first.detail, '\0', sizeof(first.detail)), "the detail has no end");
+}
+
+static void check_accepted(void)
+{
+    size_t encoded_size, again_size;
+    enum topkd_status status =
+        wire_reply_encode(&first, encoded, sizeof(encoded), &encoded_size, detail);
+    FUZZ_CHECK(status == TOPKD_OK, "accepted, but not encoded: %s", detail);
+    status = wire_reply_decode(encoded, encoded_size, &second_buffer, &second, detail);
+    FUZZ_CHECK(status == TOPKD_OK, "own encoding refused: %s", detail);
+    FUZZ_CHECK(sample_replies_equal(&first, &second, detail), "came back changed in %s", detail);
+    status = wire_reply_encode(&second, again, sizeof(again), &again_size, detail);
+    FUZZ_CHECK(status == TOPKD_OK, "not encoded again: %s", detail);
+    FUZZ_CHECK(again_size == encoded_size && memcmp(again, encoded, encoded_size) == 0,
+               "two encodings differ: %zu and %zu bytes", encoded_size, again_size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    memset(&first, 0xa5, sizeof(first));
+    memset(&second, 0x5a, sizeof(second));
+    memset(detail, 0, sizeof(detail));
+    const enum topkd_status status = wire_reply_decode(data, size, &first_buffer, &first, detail);
+    if (status == TOPKD_OK)
+        check_accepted();
+    else
+        check_refused(status);
+    return 0;
+}
