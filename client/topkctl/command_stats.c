@@ -9,10 +9,10 @@
 /* Counters and gauges: field of wire_stats_reply, how a person reads it, text. */
 #define STATS_TABLE(X)                                                                             \
     X(epoch, COUNT, "epoch of the worker")                                                         \
-    X(uptime_ms, AGE, "up since")                                                                  \
+    X(uptime_ms, AGE, "up for")                                                                    \
     X(sessions, COUNT, "sessions")                                                                 \
     X(sessions_opened, COUNT, "sessions opened")                                                   \
-    X(sessions_reaped, COUNT, "sessions of clients that vanished")                                 \
+    X(sessions_reaped, COUNT, "sessions ended")                                                    \
     X(regions, COUNT, "regions")                                                                   \
     X(mapped_bytes, BYTES, "mapped memory")                                                        \
     X(leases, COUNT, "arena slots leased")                                                         \

@@ -75,3 +75,36 @@ def values_of(scores, indices):
     found = np.take_along_axis(scores, np.maximum(indices, 0).astype(np.int64), axis=1)
     found = np.where(indices < 0, np.float32(-np.inf), found)
     return found.astype(np.float32).view(np.uint32)
+
+
+class Daemon:
+    """A topkd on its CPU device in a folder of its own; ended when the test ends."""
+
+    def __init__(self, test, *options):
+        # Not the test's folder: the path of a socket is short.
+        folder = tempfile.TemporaryDirectory(prefix="topkd-")
+        test.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.url = f"ipc://{folder.name}/topkd.sock"
+        self.log = open(Path(folder.name) / "log", "w+", encoding="utf-8")
+        test.addCleanup(self.log.close)
+        command = [os.environ["TOPKD"], "--device", "cpu", "--socket-dir", folder.name, *options]
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        test.addCleanup(self.stop)
+        ready = run("ping", "--url", self.url, "--timeout", "30s")
+        test.assertEqual(ready.returncode, 0, f"{ready.stderr}{self.read_log()}")
+
+    def read_log(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def stop(self):
+        """Ends it; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(30)
+            raise
