@@ -1,0 +1,515 @@
+/* geometry: nothing that passes can touch a byte outside, write what is read-only, or write twice.
+ */
+#include "inputs.h"
+#include "server/geometry.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka.h needs the headers above. */
+#include <cmocka.h>
+
+typedef __int128 wide; /* exact where 64 bits are not */
+
+/* A request with the regions that it names. */
+struct scene {
+    struct wire_select_request select;
+    struct geometry_region regions[GEOMETRY_TENSOR_COUNT];
+    struct geometry_limits limits;
+};
+
+static struct wire_region_ref *ref_of(struct wire_select_request *select, int tensor)
+{
+    struct wire_region_ref *refs[GEOMETRY_TENSOR_COUNT] = {
+        [GEOMETRY_SCORES] = &select->scores,         [GEOMETRY_LENGTHS] = &select->lengths,
+        [GEOMETRY_PAGE_TABLE] = &select->page_table, [GEOMETRY_ROW_OFFSETS] = &select->row_offsets,
+        [GEOMETRY_INDICES] = &select->indices,       [GEOMETRY_VALUES] = &select->values};
+    return refs[tensor];
+}
+
+static void use(struct scene *scene, int tensor, uint64_t object, uint64_t base, uint64_t length)
+{
+    ref_of(&scene->select, tensor)->region = (uint64_t)tensor + 1;
+    scene->regions[tensor] = (struct geometry_region){
+        .present = true, .writable = true, .object = {1, object}, .base = base, .length = length};
+}
+
+/* rows 4, width 10, k 3; each tensor in an object of its own that fits exactly. */
+static struct scene plain_scene(void)
+{
+    struct scene scene = {.select = {.rows = 4,
+                                     .width = 10,
+                                     .k = 3,
+                                     .row_stride = 10,
+                                     .index_stride = 3,
+                                     .value_stride = 3,
+                                     .page_table_stride = 5,
+                                     .page_table_width = 5,
+                                     .page_size_log2 = 1,
+                                     .lengths_mode = WIRE_LENGTHS_REGION},
+                          .limits = {.k_max = TOPK_K_MAX,
+                                     .rows_max = TOPK_ROWS_MAX,
+                                     .width_max = TOPK_WIDTH_MAX,
+                                     .arena_slot_bytes = 96}};
+    use(&scene, GEOMETRY_SCORES, 1, 0, 160);
+    use(&scene, GEOMETRY_LENGTHS, 2, 0, 16);
+    use(&scene, GEOMETRY_PAGE_TABLE, 3, 0, 80);
+    use(&scene, GEOMETRY_ROW_OFFSETS, 4, 0, 16);
+    use(&scene, GEOMETRY_INDICES, 5, 0, 48);
+    use(&scene, GEOMETRY_VALUES, 6, 0, 48);
+    return scene;
+}
+
+static enum topkd_status check(const struct scene *scene, struct geometry *geometry)
+{
+    char detail[WIRE_DETAIL_SIZE] = "";
+    enum topkd_status status =
+        geometry_check(&scene->select, scene->regions, &scene->limits, geometry, detail);
+    assert_true((status == TOPKD_OK) == (detail[0] == '\0'));
+    return status;
+}
+
+static void expect(const struct scene *scene, enum topkd_status status)
+{
+    struct geometry geometry;
+    assert_int_equal(check(scene, &geometry), status);
+}
+
+/* ---- The tensors again, written from the contract in exact arithmetic -------------------------
+ */
+
+struct extent {
+    bool present;
+    wide rows, columns, stride, offset; /* elements, elements, elements, bytes */
+};
+
+static struct extent extent_of(const struct wire_select_request *select, int tensor)
+{
+    wide rows = select->rows;
+    switch (tensor) {
+    case GEOMETRY_SCORES:
+        return (struct extent){true, rows, select->width, select->row_stride,
+                               select->scores.offset};
+    case GEOMETRY_LENGTHS:
+        return (struct extent){select->lengths_mode == WIRE_LENGTHS_REGION, rows, 1, 1,
+                               select->lengths.offset};
+    case GEOMETRY_PAGE_TABLE:
+        return (struct extent){select->page_table.region != 0, rows, select->page_table_width,
+                               select->page_table_stride, select->page_table.offset};
+    case GEOMETRY_ROW_OFFSETS:
+        return (struct extent){select->row_offsets.region != 0, rows, 1, 1,
+                               select->row_offsets.offset};
+    case GEOMETRY_INDICES:
+        return (struct extent){true, rows, select->k, select->index_stride, select->indices.offset};
+    default:
+        return (struct extent){select->values.region != 0, rows, select->k, select->value_stride,
+                               select->values.offset};
+    }
+}
+
+static bool extent_inside(const struct extent *extent, wide length)
+{
+    if (extent->rows == 0)
+        return extent->offset <= length;
+    wide first = extent->offset;
+    wide last_row = extent->offset + (extent->rows - 1) * extent->stride * 4;
+    return first >= 0 && last_row >= 0 && first + extent->columns * 4 <= length &&
+           last_row + extent->columns * 4 <= length;
+}
+
+/* By brute force over rows; for small extents of one object. */
+static bool extents_meet(const struct extent *a, wide a_base, const struct extent *b, wide b_base)
+{
+    for (wide i = 0; i < a->rows; i++) {
+        for (wide j = 0; j < b->rows; j++) {
+            wide a_begin = a_base + a->offset + i * a->stride * 4;
+            wide b_begin = b_base + b->offset + j * b->stride * 4;
+            if (a_begin < b_begin + b->columns * 4 && b_begin < a_begin + a->columns * 4)
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool same_object(const struct geometry_region *a, const struct geometry_region *b)
+{
+    return a->object[0] == b->object[0] && a->object[1] == b->object[1];
+}
+
+/* What must hold of a request that passed; and of the arguments made from it. */
+static void expect_safe(const struct scene *scene, const struct geometry *geometry)
+{
+    for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++) {
+        struct extent extent = extent_of(&scene->select, tensor);
+        const struct geometry_region *region = &scene->regions[tensor];
+        if (!extent.present)
+            continue;
+        assert_true(region->present);
+        assert_true(extent_inside(&extent, (wide)region->length));
+        assert_true(!geometry_tensor_is_output((enum geometry_tensor)tensor) || region->writable);
+        assert_true((region->base + (uint64_t)extent.offset) % 4 == 0);
+        assert_true(geometry->spans[tensor].present);
+        if (extent.rows > 0)
+            assert_true(geometry->spans[tensor].end <= region->length);
+    }
+    uintptr_t addresses[GEOMETRY_TENSOR_COUNT];
+    for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++)
+        addresses[tensor] = 0x10000u * (uintptr_t)(tensor + 1) * 4u;
+    struct topk_args args;
+    geometry_args(&scene->select, geometry, addresses, &args);
+    assert_int_equal((uintptr_t)args.scores,
+                     addresses[GEOMETRY_SCORES] + scene->select.scores.offset);
+    if (args.num_rows > 1) {
+        assert_true(args.row_stride == scene->select.row_stride);
+        assert_true(args.index_stride == scene->select.index_stride);
+    }
+    struct topk_options options = {.order = TOPK_ORDER_ANY};
+    char detail[TOPK_DETAIL_SIZE];
+    /* The selection library, which checks again, finds nothing. */
+    if (topk_args_check(&args, &options, detail) != TOPK_OK)
+        fail_msg("topk_args_check: %s", detail);
+}
+
+static bool outputs_overlap(const struct scene *scene)
+{
+    for (int out = GEOMETRY_INDICES; out <= GEOMETRY_VALUES; out++) {
+        struct extent a = extent_of(&scene->select, out);
+        for (int other = 0; other < GEOMETRY_TENSOR_COUNT && a.present; other++) {
+            struct extent b = extent_of(&scene->select, other);
+            if (other != out && b.present &&
+                same_object(&scene->regions[out], &scene->regions[other]) &&
+                extents_meet(&a, (wide)scene->regions[out].base, &b,
+                             (wide)scene->regions[other].base))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+static void what_fits_exactly_passes(void **state)
+{
+    (void)state;
+    struct scene scene = plain_scene();
+    struct geometry geometry;
+    assert_int_equal(check(&scene, &geometry), TOPKD_OK);
+    expect_safe(&scene, &geometry);
+}
+
+static void one_byte_less_is_out_of_range(void **state)
+{
+    (void)state;
+    for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++) {
+        struct scene scene = plain_scene();
+        scene.regions[tensor].length--;
+        expect(&scene, TOPKD_E_OUT_OF_RANGE);
+        scene = plain_scene();
+        ref_of(&scene.select, tensor)->offset = 4;
+        expect(&scene, TOPKD_E_OUT_OF_RANGE);
+        scene.regions[tensor].length += 4;
+        expect(&scene, TOPKD_OK);
+        ref_of(&scene.select, tensor)->offset = 2;
+        expect(&scene, TOPKD_E_INVALID); /* not a multiple of 4 */
+        scene.regions[tensor].base = 2;  /* of the region, but of the object it is */
+        expect(&scene, TOPKD_OK);
+        ref_of(&scene.select, tensor)->offset = UINT64_MAX - 1;
+        expect(&scene, TOPKD_E_OUT_OF_RANGE);
+        scene = plain_scene();
+        scene.regions[tensor].present = false;
+        expect(&scene, TOPKD_E_INVALID);
+    }
+}
+
+static void limits_are_named(void **state)
+{
+    (void)state;
+    struct scene scene = plain_scene();
+    scene.limits.rows_max = 3;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.limits.width_max = 9;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.width = 0;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.k = 0;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.limits.k_max = 2;
+    expect(&scene, TOPKD_E_UNSUPPORTED);
+    scene = plain_scene();
+    scene.select.order = 3;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.ties = 2;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.page_table_width = 4; /* 4 * 2 < 10: CASES 18 */
+    expect(&scene, TOPKD_E_OUT_OF_RANGE);
+    scene = plain_scene();
+    scene.select.page_size_log2 = TOPK_PAGE_SIZE_LOG2_MAX + 1;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.page_table_width = UINT32_MAX;
+    expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.lengths_mode = WIRE_LENGTHS_INLINE;
+    scene.select.num_lengths = 3;
+    expect(&scene, TOPKD_E_INVALID);
+    scene.select.num_lengths = 4;
+    expect(&scene, TOPKD_OK);
+}
+
+static void strides_below_a_row_are_refused(void **state)
+{
+    (void)state;
+    struct scene scene = plain_scene();
+    int64_t *strides[] = {&scene.select.row_stride, &scene.select.index_stride,
+                          &scene.select.value_stride, &scene.select.page_table_stride};
+    const int64_t bad[] = {0, -1, 1, INT64_MIN};
+    for (size_t i = 0; i < sizeof(strides) / sizeof(strides[0]); i++) {
+        int64_t good = *strides[i];
+        for (size_t j = 0; j < sizeof(bad) / sizeof(bad[0]); j++) {
+            *strides[i] = bad[j];
+            expect(&scene, TOPKD_E_INVALID);
+        }
+        const int64_t far[] = {good + 1, INT64_MAX, INT64_C(1) << 60, (INT64_C(1) << 62) + 10};
+        for (size_t j = 0; j < sizeof(far) / sizeof(far[0]); j++) {
+            *strides[i] = far[j];
+            expect(&scene, TOPKD_E_OUT_OF_RANGE); /* 64-bit sums that would wrap: CASES 28 */
+        }
+        *strides[i] = good;
+    }
+    /* With fewer than two rows no stride means anything. */
+    for (uint32_t rows = 0; rows < 2; rows++) {
+        scene.select.rows = rows;
+        scene.select.row_stride = -7;
+        scene.select.index_stride = INT64_MIN;
+        expect(&scene, TOPKD_OK);
+    }
+}
+
+static void outputs_need_a_writable_region_of_their_own(void **state)
+{
+    (void)state;
+    struct scene scene = plain_scene();
+    scene.regions[GEOMETRY_INDICES].writable = false;
+    expect(&scene, TOPKD_E_READ_ONLY);
+    scene = plain_scene();
+    scene.regions[GEOMETRY_VALUES].writable = false;
+    expect(&scene, TOPKD_E_READ_ONLY);
+    scene = plain_scene();
+    scene.regions[GEOMETRY_SCORES].writable = false;
+    expect(&scene, TOPKD_OK);
+    for (int input = 0; input < GEOMETRY_INDICES; input++) {
+        scene = plain_scene();
+        uint64_t end = scene.regions[input].length;
+        use(&scene, GEOMETRY_INDICES, (uint64_t)input + 1, end - 4, 48); /* same object */
+        expect(&scene, TOPKD_E_OVERLAP);
+        use(&scene, GEOMETRY_INDICES, (uint64_t)input + 1, end, 48);
+        expect(&scene, TOPKD_OK);
+    }
+    /* Side by side in one matrix [4, 6]: each row has 3 indices, then 3 values. */
+    scene = plain_scene();
+    use(&scene, GEOMETRY_INDICES, 5, 0, 96);
+    use(&scene, GEOMETRY_VALUES, 5, 0, 96);
+    scene.select.index_stride = 6;
+    scene.select.value_stride = 6;
+    expect(&scene, TOPKD_E_OVERLAP);
+    scene.select.values.offset = 12;
+    expect(&scene, TOPKD_OK);
+    scene.select.values.offset = 8;
+    expect(&scene, TOPKD_E_OVERLAP);
+    /* In the padding behind each row of scores. */
+    scene = plain_scene();
+    scene.select.row_stride = 13;
+    scene.select.index_stride = 13;
+    use(&scene, GEOMETRY_SCORES, 1, 0, 208);
+    use(&scene, GEOMETRY_INDICES, 1, 0, 208);
+    scene.select.indices.offset = 40;
+    expect(&scene, TOPKD_OK);
+    scene.select.indices.offset = 36;
+    expect(&scene, TOPKD_E_OVERLAP);
+}
+
+static void arena_results_fit_their_slot(void **state)
+{
+    (void)state;
+    struct scene scene = plain_scene();
+    struct geometry geometry;
+    scene.select.output_mode = WIRE_OUTPUT_ARENA;
+    expect(&scene, TOPKD_E_INVALID); /* a region is named as well */
+    scene.select.indices.region = 0;
+    scene.select.values.region = 0;
+    assert_int_equal(check(&scene, &geometry), TOPKD_OK);
+    assert_false(geometry.spans[GEOMETRY_VALUES].present);
+    scene.select.want_values = true;
+    assert_int_equal(check(&scene, &geometry), TOPKD_OK);
+    assert_int_equal(geometry.spans[GEOMETRY_VALUES].offset, 48);
+    assert_int_equal(geometry.spans[GEOMETRY_VALUES].end, 96);
+    scene.limits.arena_slot_bytes = 95;
+    expect(&scene, TOPKD_E_LIMIT);
+    scene.limits.arena_slot_bytes = 0;
+    expect(&scene, TOPKD_E_UNSUPPORTED);
+    scene = plain_scene();
+    scene.select.output_mode = WIRE_OUTPUT_ARENA;
+    scene.select.indices.region = 0;
+    scene.select.values.region = 0;
+    scene.select.want_values = true;
+    scene.select.rows = TOPK_ROWS_MAX;
+    scene.select.k = TOPK_K_MAX;
+    scene.select.lengths_mode = WIRE_LENGTHS_ALL;
+    scene.select.page_table.region = 0;
+    scene.select.row_offsets.region = 0;
+    scene.regions[GEOMETRY_SCORES].length = UINT64_MAX / 2;
+    expect(&scene, TOPKD_E_LIMIT); /* 2^31 * 2^14 * 8 does not wrap */
+}
+
+/* Every combination of small numbers: the verdict is right in both directions. */
+static void exhaustive_small(void **state)
+{
+    (void)state;
+    uint64_t num_passed = 0, num_overlaps = 0;
+    for (uint32_t rows = 0; rows <= 3; rows++)
+        for (uint32_t width = 1; width <= 3; width++)
+            for (uint32_t k = 1; k <= 2; k++)
+                for (int64_t row_stride = 0; row_stride <= 4; row_stride++)
+                    for (int64_t index_stride = 0; index_stride <= 4; index_stride++)
+                        for (uint64_t base = 0; base <= 40; base += 4)
+                            for (uint64_t length = 8; length <= 56; length += 4) {
+                                struct scene scene = plain_scene();
+                                struct geometry geometry;
+                                scene.select.rows = rows;
+                                scene.select.width = width;
+                                scene.select.k = k;
+                                scene.select.row_stride = row_stride;
+                                scene.select.index_stride = index_stride;
+                                scene.select.lengths_mode = WIRE_LENGTHS_ALL;
+                                scene.select.page_table.region = 0;
+                                scene.select.row_offsets.region = 0;
+                                scene.select.values.region = 0;
+                                use(&scene, GEOMETRY_SCORES, 1, 0, 44);
+                                use(&scene, GEOMETRY_INDICES, 1, base, length);
+                                enum topkd_status status = check(&scene, &geometry);
+                                bool has_bad_stride = rows > 1 && (row_stride < (int64_t)width ||
+                                                                   index_stride < (int64_t)k);
+                                struct extent in = extent_of(&scene.select, GEOMETRY_SCORES);
+                                struct extent out = extent_of(&scene.select, GEOMETRY_INDICES);
+                                if (rows < 2)
+                                    in.stride = out.stride = 4;
+                                bool is_inside =
+                                    extent_inside(&in, 44) && extent_inside(&out, (wide)length);
+                                bool meets = extents_meet(&in, 0, &out, (wide)base);
+                                if (status == TOPKD_OK) {
+                                    num_passed++;
+                                    assert_false(has_bad_stride);
+                                    assert_true(is_inside);
+                                    assert_false(meets);
+                                    expect_safe(&scene, &geometry);
+                                } else if (has_bad_stride) {
+                                    assert_true(status == TOPKD_E_INVALID ||
+                                                status == TOPKD_E_OUT_OF_RANGE);
+                                } else if (!is_inside) {
+                                    assert_int_equal(status, TOPKD_E_OUT_OF_RANGE);
+                                } else {
+                                    assert_int_equal(status, TOPKD_E_OVERLAP);
+                                    num_overlaps++;
+                                    /* Exact where the pitches agree; else it may be careful. */
+                                    assert_true(meets || (rows > 1 && row_stride != index_stride));
+                                }
+                            }
+    assert_true(num_passed > 10000);
+    assert_true(num_overlaps > 10000);
+}
+
+static uint64_t pick(struct inputs_rng *rng)
+{
+    /* Numbers around every power of two, small ones more often. */
+    uint32_t shift =
+        inputs_rng_below(rng, 2) ? inputs_rng_below(rng, 12) : inputs_rng_below(rng, 64);
+    uint64_t value = (UINT64_C(1) << shift) + inputs_rng_below(rng, 9) - 4;
+    return inputs_rng_below(rng, 8) == 0 ? inputs_rng_next(rng) >> shift : value;
+}
+
+/* Random requests of any size: what passes is safe in exact arithmetic. */
+static void random_big(void **state)
+{
+    (void)state;
+    struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), 1);
+    uint64_t num_passed = 0, num_big = 0;
+    for (int round = 0; round < 400000; round++) {
+        struct scene scene = plain_scene();
+        struct geometry geometry;
+        struct wire_select_request *select = &scene.select;
+        select->rows = (uint32_t)pick(&rng);
+        select->width = (uint32_t)pick(&rng);
+        select->k = 1 + (uint32_t)(pick(&rng) % TOPK_K_MAX);
+        select->row_stride = (int64_t)pick(&rng);
+        select->index_stride = (int64_t)pick(&rng);
+        select->value_stride = (int64_t)pick(&rng);
+        select->page_table_width = (uint32_t)pick(&rng);
+        select->page_table_stride = (int64_t)pick(&rng);
+        select->page_size_log2 = inputs_rng_below(&rng, 34);
+        select->lengths_mode = inputs_rng_below(&rng, 2) ? WIRE_LENGTHS_REGION : WIRE_LENGTHS_ALL;
+        for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++) {
+            uint64_t base = pick(&rng);
+            uint64_t length = pick(&rng) >> 2; /* objects end below 2^63 bytes (off_t) */
+            base >>= 2;
+            use(&scene, tensor, 1 + inputs_rng_below(&rng, 8), base & ~UINT64_C(3), length);
+            ref_of(select, tensor)->offset = inputs_rng_below(&rng, 2) ? 0 : pick(&rng);
+            scene.regions[tensor].writable = inputs_rng_below(&rng, 8) != 0;
+        }
+        if (inputs_rng_below(&rng, 2))
+            select->page_table.region = 0;
+        if (inputs_rng_below(&rng, 2))
+            select->row_offsets.region = 0;
+        if (inputs_rng_below(&rng, 2))
+            select->values.region = 0;
+        if (inputs_rng_below(&rng, 2)) /* strides that have a chance */
+            select->row_stride = (int64_t)select->width + inputs_rng_below(&rng, 3);
+        if (inputs_rng_below(&rng, 2))
+            select->index_stride = (int64_t)select->k + inputs_rng_below(&rng, 3);
+        if (check(&scene, &geometry) != TOPKD_OK)
+            continue;
+        num_passed++;
+        num_big += (uint64_t)select->rows * select->width > UINT32_MAX;
+        expect_safe(&scene, &geometry);
+        if (select->rows < 64)
+            assert_false(outputs_overlap(&scene));
+    }
+    assert_true(num_passed > 1000);
+    assert_true(num_big > 10);
+}
+
+static void alignment_of_rows(void **state)
+{
+    (void)state;
+    struct topk_args args = {.scores = (const float *)(uintptr_t)0x1000, .num_rows = 1};
+    args.row_stride = 1;
+    assert_int_equal(geometry_alignment_bytes(&args), 128);
+    args.num_rows = 2;
+    assert_int_equal(geometry_alignment_bytes(&args), 4);
+    args.row_stride = 8;
+    assert_int_equal(geometry_alignment_bytes(&args), 32);
+    args.scores = (const float *)(uintptr_t)0x1004;
+    assert_int_equal(geometry_alignment_bytes(&args), 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_fits_exactly_passes),
+        cmocka_unit_test(one_byte_less_is_out_of_range),
+        cmocka_unit_test(limits_are_named),
+        cmocka_unit_test(strides_below_a_row_are_refused),
+        cmocka_unit_test(outputs_need_a_writable_region_of_their_own),
+        cmocka_unit_test(arena_results_fit_their_slot),
+        cmocka_unit_test(exhaustive_small),
+        cmocka_unit_test(random_big),
+        cmocka_unit_test(alignment_of_rows),
+    };
+    return cmocka_run_group_tests_name("geometry", tests, NULL, NULL);
+}

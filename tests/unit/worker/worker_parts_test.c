@@ -1,0 +1,241 @@
+/* The worker's small pure parts: reply cache, arena leases, admission, rate, histogram, canary. */
+#include "inputs.h"
+#include "server/admission.h"
+#include "server/arena.h"
+#include "server/canary.h"
+#include "server/reply_cache.h"
+#include "server/stats.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h needs the headers above. */
+#include <cmocka.h>
+
+static char detail[WIRE_DETAIL_SIZE];
+
+/* ---- Reply cache ----------------------------------------------------------------------------- */
+
+static enum reply_cache_verdict begin(struct reply_cache *cache, uint64_t sequence,
+                                      struct reply_cache_entry **entry_p)
+{
+    return reply_cache_begin(cache, sequence, WIRE_RELEASE, entry_p, detail);
+}
+
+static void finish(struct reply_cache_entry *entry, enum topkd_status status)
+{
+    static struct wire_reply reply;
+    reply.kind = entry->kind;
+    reply.status = status;
+    reply_cache_finish(entry, &reply);
+}
+
+static void reply_cache_runs_each_sequence_once(void **state)
+{
+    (void)state;
+    struct reply_cache_entry entries[4] = {{.sequence = 0}};
+    struct reply_cache cache = {.num_entries = 4, .entries = entries};
+    struct reply_cache_entry *entry, *again;
+    assert_int_equal(begin(&cache, 0, &entry), REPLY_CACHE_INVALID);
+    assert_int_equal(begin(&cache, 1, &entry), REPLY_CACHE_NEW);
+    assert_int_equal(begin(&cache, 1, &again), REPLY_CACHE_BUSY);
+    assert_int_equal(begin(&cache, 5, &again), REPLY_CACHE_BUSY); /* its place is held */
+    finish(entry, TOPKD_E_LIMIT);
+    assert_int_equal(begin(&cache, 1, &again), REPLY_CACHE_REPEAT);
+    assert_ptr_equal(again, entry);
+    static struct wire_reply reply;
+    reply_cache_answer(again, &reply);
+    assert_int_equal(reply.status, TOPKD_E_LIMIT);
+    assert_int_equal(reply_cache_begin(&cache, 1, WIRE_SELECT, &again, detail),
+                     REPLY_CACHE_INVALID);
+    /* Out of order, then one that pushes 1 out. */
+    assert_int_equal(begin(&cache, 4, &entry), REPLY_CACHE_NEW);
+    finish(entry, TOPKD_OK);
+    assert_int_equal(begin(&cache, 3, &entry), REPLY_CACHE_NEW);
+    finish(entry, TOPKD_OK);
+    assert_int_equal(begin(&cache, 5, &entry), REPLY_CACHE_NEW);
+    finish(entry, TOPKD_OK);
+    assert_int_equal(begin(&cache, 1, &again), REPLY_CACHE_INVALID);
+    /* Forgotten (answered BUSY): the same number may be tried again, an older one may not. */
+    assert_int_equal(begin(&cache, 9, &entry), REPLY_CACHE_NEW);
+    reply_cache_forget(entry);
+    assert_int_equal(begin(&cache, 5, &again), REPLY_CACHE_INVALID);
+    assert_int_equal(begin(&cache, 9, &again), REPLY_CACHE_NEW);
+}
+
+static void reply_cache_random_never_runs_twice(void **state)
+{
+    (void)state;
+    enum { N = 16, LAST = 4000 };
+    struct reply_cache_entry entries[N] = {{.sequence = 0}};
+    struct reply_cache cache = {.num_entries = N, .entries = entries};
+    static uint8_t runs[LAST + 1];
+    struct reply_cache_entry *running[N] = {NULL};
+    struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), 3);
+    uint64_t newest = 1;
+    while (newest < LAST - N) {
+        uint64_t sequence = newest + inputs_rng_below(&rng, N) - inputs_rng_below(&rng, 2 * N);
+        if (sequence > LAST) /* wrapped below 0 */
+            continue;
+        struct reply_cache_entry *entry;
+        if (begin(&cache, sequence, &entry) == REPLY_CACHE_NEW) {
+            assert_int_equal(runs[sequence], 0);
+            runs[sequence] = 1;
+            newest = sequence > newest ? sequence : newest;
+            running[sequence % N] = entry;
+        }
+        uint32_t idx = inputs_rng_below(&rng, N);
+        if (running[idx] != NULL && inputs_rng_below(&rng, 2) == 0) {
+            finish(running[idx], TOPKD_OK);
+            running[idx] = NULL;
+        }
+    }
+}
+
+/* ---- Arena ----------------------------------------------------------------------------------- */
+
+static void arena_leases_are_used_once(void **state)
+{
+    (void)state;
+    struct arena_slot slots[2] = {{.lease = 0}};
+    struct arena arena;
+    uint32_t a, b, c;
+    arena_init(&arena, 2, 4096, slots);
+    assert_int_equal(arena_lease(&arena, &a, detail), TOPKD_OK);
+    assert_int_equal(arena_lease(&arena, &b, detail), TOPKD_OK);
+    assert_int_not_equal(a, b);
+    assert_int_equal(arena_lease(&arena, &c, detail), TOPKD_E_BUSY);
+    uint64_t lease = slots[a].lease;
+    assert_int_equal(arena_release(&arena, 0, detail), TOPKD_E_INVALID);
+    assert_int_equal(arena_release(&arena, 99, detail), TOPKD_E_INVALID);
+    /* Released while it runs: it stays taken until the work has ended. */
+    assert_int_equal(arena_release(&arena, lease, detail), TOPKD_OK);
+    assert_int_equal(arena_release(&arena, lease, detail), TOPKD_E_INVALID);
+    assert_int_equal(arena_lease(&arena, &c, detail), TOPKD_E_BUSY);
+    arena_finish(&arena, a, false);
+    assert_int_equal(arena.num_leased, 1);
+    assert_int_equal(arena_lease(&arena, &c, detail), TOPKD_OK);
+    assert_int_equal(c, a);
+    assert_int_not_equal(slots[c].lease, lease);
+    assert_int_equal(arena_release(&arena, lease, detail), TOPKD_E_INVALID); /* a late release */
+    arena_finish(&arena, c, false);
+    arena_finish(&arena, b, true); /* failed work gives its slot back */
+    assert_int_equal(arena.num_leased, 1);
+    assert_int_equal(arena_release(&arena, slots[c].lease, detail), TOPKD_OK);
+    assert_int_equal(arena.num_leased, 0);
+    /* The slot that has memory already is taken first. */
+    slots[1].reserved_bytes = 4096;
+    assert_int_equal(arena_lease(&arena, &c, detail), TOPKD_OK);
+    assert_int_equal(c, 1);
+}
+
+/* ---- Admission ------------------------------------------------------------------------------- */
+
+static void the_last_places_are_for_sessions_without_any(void **state)
+{
+    (void)state;
+    struct admission flood = {.places_max = 10,
+                              .num_admitted = 7,
+                              .num_idle = 2,
+                              .outstanding_max = 100,
+                              .num_outstanding = 7};
+    assert_int_equal(admission_check(&flood, detail), TOPKD_OK);
+    flood.num_admitted = flood.num_outstanding = 8;
+    assert_int_equal(admission_check(&flood, detail), TOPKD_E_BUSY);
+    struct admission quiet = flood;
+    quiet.num_outstanding = 0;
+    assert_int_equal(admission_check(&quiet, detail), TOPKD_OK);
+    quiet.num_admitted = 10;
+    assert_int_equal(admission_check(&quiet, detail), TOPKD_E_BUSY);
+    struct admission own = {.places_max = 10, .outstanding_max = 3, .num_outstanding = 3};
+    assert_int_equal(admission_check(&own, detail), TOPKD_E_BUSY);
+    assert_non_null(strstr(detail, "3"));
+    struct admission crowd = {.places_max = 2,
+                              .num_idle = 9, /* more sessions than places */
+                              .num_admitted = 1,
+                              .outstanding_max = 5,
+                              .num_outstanding = 1};
+    assert_int_equal(admission_check(&crowd, detail), TOPKD_E_BUSY);
+}
+
+static void a_rate_holds_over_any_second(void **state)
+{
+    (void)state;
+    const uint32_t rates[] = {1, 3, 1000};
+    for (size_t i = 0; i < 3; i++) {
+        struct admission_rate rate = {.due_ns = 0};
+        uint64_t now_ns = UINT64_C(5000000000);
+        uint32_t num = 0;
+        while (admission_rate_take(&rate, rates[i], now_ns))
+            num++;
+        assert_int_equal(num, rates[i]);           /* the burst */
+        for (int step = 0; step < 10000; step++) { /* then the even rate, however often asked */
+            now_ns += 1000000;
+            num += admission_rate_take(&rate, rates[i], now_ns);
+        }
+        assert_in_range(num, 11 * rates[i] - 1, 11 * rates[i] + 1);
+    }
+}
+
+/* ---- Histogram ------------------------------------------------------------------------------- */
+
+static void histogram_bins_are_powers_of_two(void **state)
+{
+    (void)state;
+    assert_int_equal(stats_bin(0), 0);
+    assert_int_equal(stats_bin(1), 0);
+    for (uint32_t i = 1; i < 64; i++) {
+        uint32_t expected = i < WIRE_HISTOGRAM_BINS ? i : WIRE_HISTOGRAM_BINS - 1;
+        assert_int_equal(stats_bin(UINT64_C(1) << i), expected);
+        uint64_t last = i == 63 ? UINT64_MAX : (UINT64_C(2) << i) - 1;
+        assert_int_equal(stats_bin(last), expected);
+    }
+}
+
+/* ---- Canary ---------------------------------------------------------------------------------- */
+
+static void canary_knows_right_from_wrong(void **state)
+{
+    (void)state;
+    float *scores = calloc(CANARY_ROWS * CANARY_WIDTH, sizeof(*scores));
+    int32_t *indices = calloc(CANARY_ROWS * CANARY_K, sizeof(*indices));
+    struct topk_args args;
+    struct topk_options options;
+    struct topk_cpu *cpu;
+    struct topk_cpu_config config = {.num_threads = 1};
+    assert_int_equal(topk_cpu_create(&config, &cpu, NULL), TOPK_OK);
+    const uint64_t seeds[] = {0, 1, 77, UINT64_MAX};
+    for (size_t i = 0; i < 4; i++) {
+        canary_fill(seeds[i], scores, indices);
+        assert_false(canary_check(seeds[i], indices, detail)); /* nothing written yet */
+        canary_args(scores, indices, &args, &options);
+        assert_int_equal(topk_cpu_select(cpu, &args, &options, NULL, NULL), TOPK_OK);
+        assert_true(canary_check(seeds[i], indices, detail));
+        assert_false(canary_check(seeds[i] + 1, indices, detail)); /* a stale answer */
+        int32_t good = indices[CANARY_K * 2 + 100];
+        indices[CANARY_K * 2 + 100] = good + 1;
+        assert_false(canary_check(seeds[i], indices, detail));
+        indices[CANARY_K * 2 + 100] = indices[CANARY_K * 2 + 99];
+        assert_false(canary_check(seeds[i], indices, detail)); /* twice the same */
+        indices[CANARY_K * 2 + 100] = -1;
+        assert_false(canary_check(seeds[i], indices, detail));
+    }
+    topk_cpu_destroy(cpu);
+    free(indices);
+    free(scores);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reply_cache_runs_each_sequence_once),
+        cmocka_unit_test(reply_cache_random_never_runs_twice),
+        cmocka_unit_test(arena_leases_are_used_once),
+        cmocka_unit_test(the_last_places_are_for_sessions_without_any),
+        cmocka_unit_test(a_rate_holds_over_any_second),
+        cmocka_unit_test(histogram_bins_are_powers_of_two),
+        cmocka_unit_test(canary_knows_right_from_wrong),
+    };
+    return cmocka_run_group_tests_name("worker parts", tests, NULL, NULL);
+}
