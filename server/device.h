@@ -24,6 +24,11 @@ struct device_config {
     uint32_t threads;            /* of the CPU device; 0: one a processor */
     uint32_t lanes;              /* jobs that run at the same time */
     const char *shm_prefix;      /* of the names of shared objects; kept by pointer */
+    /* Of the worker's socket; a device that needs a side socket puts it beside, with that mode and
+     * group (-1: leave it). */
+    const char *socket_path;
+    uint32_t socket_mode;
+    int64_t socket_gid;
 };
 
 /* A backend's own struct begins with it. */
@@ -53,6 +58,7 @@ struct device_shared_config {
     uint64_t size_bytes;
     struct peer peer; /* who may map it beside the daemon's own user */
     bool reserve;     /* take the memory now, not by device_ops.shared_reserve */
+    bool is_arena;    /* written by jobs; otherwise a page of semaphores */
 };
 
 /* Identifies an allocation behind a handle: equal while it lives, for every handle of it. The first
@@ -169,5 +175,8 @@ struct device_ops {
 };
 
 extern const struct device_ops device_cpu_ops;
+
+/* NULL in a build without CUDA. */
+const struct device_ops *device_cuda_ops(void);
 
 #endif

@@ -166,14 +166,17 @@ static struct wire_limits limits_of(const struct worker *worker)
 }
 
 static enum topkd_status create_shared(struct session *session, const char *kind,
-                                       uint64_t size_bytes, bool reserve,
+                                       uint64_t size_bytes, bool is_arena,
                                        struct device_shared **shared_p, char *detail)
 {
     struct device *device = session->worker->device;
     char name[WIRE_NAME_SIZE];
     (void)snprintf(name, sizeof(name), "%" PRIu64 "-%s", session->id, kind);
-    struct device_shared_config config = {
-        .name = name, .size_bytes = size_bytes, .peer = session->peer, .reserve = reserve};
+    struct device_shared_config config = {.name = name,
+                                          .size_bytes = size_bytes,
+                                          .peer = session->peer,
+                                          .reserve = !is_arena,
+                                          .is_arena = is_arena};
     return device->ops->shared_create(device, &config, shared_p, detail);
 }
 
@@ -183,7 +186,7 @@ static enum topkd_status open_device_side(struct session *session, char *detail)
     struct worker *worker = session->worker;
     struct wire_limits *limits = &session->limits;
     enum topkd_status status =
-        create_shared(session, "page", limits->semaphores * sizeof(struct wire_semaphore), true,
+        create_shared(session, "page", limits->semaphores * sizeof(struct wire_semaphore), false,
                       &session->page, detail);
     if (status != TOPKD_OK)
         return status;
@@ -191,7 +194,7 @@ static enum topkd_status open_device_side(struct session *session, char *detail)
         uint64_t page_bytes = 4096; /* what settings promise: slots of whole pages */
         uint64_t slot_bytes =
             (worker->settings.limits.arena_slot_bytes + page_bytes - 1) / page_bytes * page_bytes;
-        status = create_shared(session, "arena", limits->arena_slots * slot_bytes, false,
+        status = create_shared(session, "arena", limits->arena_slots * slot_bytes, true,
                                &session->arena_memory, detail);
         if (status != TOPKD_OK)
             return status;

@@ -22,7 +22,7 @@ static enum wire_device_kind kind_of(const char *device)
 
 static const struct device_ops *ops_of(enum wire_device_kind kind)
 {
-    return kind == WIRE_DEVICE_CPU ? &device_cpu_ops : NULL;
+    return kind == WIRE_DEVICE_CPU ? &device_cpu_ops : device_cuda_ops();
 }
 
 bool worker_device_supported(enum wire_device_kind kind)
@@ -66,6 +66,13 @@ static void ended_callback(uv_async_t *async)
 
 /* ---- Start ----------------------------------------------------------------------------------- */
 
+/* The file of a URL "ipc:///path". */
+static const char *socket_path(const char *url)
+{
+    const char *scheme = "ipc://";
+    return strncmp(url, scheme, strlen(scheme)) == 0 ? url + strlen(scheme) : url;
+}
+
 static enum topkd_status open_device(struct worker *worker, char *detail)
 {
     const struct device_ops *ops = ops_of(kind_of(worker->args->device));
@@ -74,7 +81,10 @@ static enum topkd_status open_device(struct worker *worker, char *detail)
                           "device %s: this build has the CPU device only", worker->args->device);
     struct device_config config = {.threads = worker->args->threads,
                                    .lanes = worker->settings.limits.lanes,
-                                   .shm_prefix = worker->args->shm_prefix};
+                                   .shm_prefix = worker->args->shm_prefix,
+                                   .socket_path = socket_path(worker->args->url),
+                                   .socket_mode = worker->settings.socket.mode,
+                                   .socket_gid = worker->settings.socket.group};
     memcpy(config.device, worker->args->device, sizeof(config.device));
     enum topkd_status status = ops->open(&config, &worker->device, detail);
     if (status == TOPKD_OK)

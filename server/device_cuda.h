@@ -1,0 +1,238 @@
+/*
+ * device_cuda.h - what the files of the CUDA device share.
+ *
+ *   device_cuda.c         open, close, self-test, the table
+ *   device_cuda_graph.c   shape buckets as captured graphs, one instance a lane
+ *   device_cuda_lane.c    lanes: jobs in order, each enqueued when its semaphore is reached
+ *   device_cuda_poll.c    the thread that sees work end and semaphores rise
+ *   device_cuda_memory.c  semaphore pages and arenas; client memory by IPC handle or descriptors
+ *   device_cuda_driver.c  libcuda, loaded at run time
+ *
+ * No stream of this process ever waits for a client. Measured (H200, driver 580, with and without
+ * MPS, 2026-11): while any stream of a context waits on a value, cuMemFree, cuMemFreeHost and
+ * cuIpcCloseMemHandle block, and with them every other call into the driver, the one that would
+ * release the wait included. One client that never signals would stop all the others. So semaphores
+ * are host memory that both sides map and that streams of both sides can write; the worker looks at
+ * them itself, and enqueues a job when its value is there. That costs some microseconds after the
+ * producer's signal; a wait can end at any time with nothing to undo.
+ */
+#ifndef TOPKD_SERVER_DEVICE_CUDA_H
+#define TOPKD_SERVER_DEVICE_CUDA_H
+
+#include "device.h"
+#include "device_cuda_driver.h"
+#include "fd_channel.h"
+
+#include <pthread.h>
+
+/* CUDA gives a context at most this many hardware queues (CUDA_DEVICE_MAX_CONNECTIONS); streams
+ * beyond share one and run one after the other. */
+#define CUDA_CONNECTIONS 32u
+/* Lanes of sessions: the queues, less those of the side streams below and two for the driver. */
+#define CUDA_LANES_MAX 28u
+#define CUDA_LANE_CANARY CUDA_LANES_MAX /* number of the self-test's own lane */
+#define CUDA_LANES_ALL (CUDA_LANES_MAX + 1)
+/* Jobs of a lane on the device at a time. Choice: hides the round trip over the host behind work
+ * of 10 us each; more would only let a flood of one session stand longer in others' way. */
+#define CUDA_LANE_DEPTH 8u
+/* Allocations that another process maps are whole units of this: smaller ones share a block, and
+ * all of a block becomes visible with any part of it (CUDA programming guide, IPC). */
+#define CUDA_BLOCK_BYTES (UINT64_C(2) << 20)
+#define CUDA_WORKSPACES_MAX 12u /* each at least twice the one before: 2 MiB ... 4 GiB */
+
+/* What a graph reads; one in device memory a lane, and pinned copies that are on their way. */
+struct cuda_request {
+    struct topk_args args;
+    uint8_t reserved[256 - sizeof(struct topk_args)];
+    int32_t lengths[WIRE_LENGTHS_MAX];
+};
+
+/* Scratch of a lane. Older ones stay for the graphs that were captured with them. */
+struct cuda_workspaces {
+    uint32_t num;
+    struct {
+        CUdeviceptr address;
+        uint64_t size_bytes;
+    } entries[CUDA_WORKSPACES_MAX];
+};
+
+/* A graph, ready to run on one lane. */
+struct cuda_exec {
+    CUgraphExec exec;      /* NULL: not made yet */
+    CUdeviceptr workspace; /* it was captured with */
+};
+
+/* A shape bucket's work: bucket->prepared. */
+struct cuda_bucket {
+    struct topk_plan plan;
+    bool is_pinned;
+    struct cuda_bucket *previous, *next;
+    struct cuda_exec execs[CUDA_LANES_ALL]; /* by lane number */
+};
+
+struct device_lane {
+    struct device_cuda *cuda;
+    uint32_t number;
+    bool is_open; /* belongs to a session */
+    CUstream stream;
+    CUdeviceptr d_request;           /* struct cuda_request */
+    struct cuda_request *h_requests; /* [CUDA_LANE_DEPTH], pinned */
+    uint64_t *h_ended;               /* pinned, written by the stream: number of the last end */
+    struct cuda_workspaces workspaces;
+    const struct cuda_bucket *last; /* whose work used the workspace last; NULL: nobody's */
+
+    struct wire_semaphore *semaphores; /* the client can write them too: trust nothing there */
+    CUdeviceptr d_semaphores;
+    uint32_t num_semaphores;
+
+    /* Guarded by cuda->mutex. */
+    struct device_job *first_running, **last_running; /* on the device */
+    struct device_job *first_waiting, **last_waiting; /* not yet */
+    uint64_t num_enqueued, num_ended;
+    uint64_t last_end_ns;
+    /* For the poller's look without the mutex: it may be old, never torn. */
+    const uint64_t *watch_word; /* of the semaphore that the first waiting job waits for, or NULL */
+    uint64_t watch_value;
+    uint32_t num_jobs; /* running and waiting */
+};
+
+struct cuda_poller {
+    pthread_t thread;
+    pthread_cond_t wake;
+    bool is_asleep;
+    bool is_stopping;
+};
+
+struct device_cuda {
+    struct device base;
+    const struct cuda_driver *driver;
+    CUdevice device;
+    CUcontext context;
+    int ordinal;
+    char uuid[WIRE_UUID_SIZE];
+    char name[WIRE_NAME_SIZE];
+    struct topk_device properties;
+    struct fd_channel *channel;
+
+    CUdeviceptr d_routes;
+    pthread_mutex_t routes_mutex; /* guards the stream and the copy below */
+    CUstream routes_stream;
+    struct topk_routes *h_routes; /* pinned: as last read */
+    void *h_scratch;              /* pinned, 64 bytes */
+
+    pthread_mutex_t mutex; /* guards lanes, buckets, capture stream and what follows */
+    CUstream capture_stream;
+    struct cuda_bucket *buckets;
+    uint32_t num_lanes;
+    struct device_lane *lanes[CUDA_LANES_MAX]; /* made so far; they stay until close */
+    bool is_faulted;
+    char fault[WIRE_DETAIL_SIZE];
+    struct cuda_poller poller;
+    bool poller_started;
+
+    struct {
+        struct device_lane lane;
+        struct bucket bucket;
+        CUdeviceptr d_scores, d_indices;
+        float *h_scores; /* pinned */
+        int32_t *h_indices;
+    } canary;
+};
+
+static inline struct device_cuda *device_cuda_of(struct device *device)
+{
+    return (struct device_cuda *)device; /* base is its first member */
+}
+
+uint64_t cuda_now_ns(void);
+
+/* Makes the context current on the calling thread; every entry from another thread needs it. */
+void cuda_enter(struct device_cuda *cuda);
+
+/*
+ * Turns a driver's error into a status with the text "<what>: <error>; <hint>": NO_MEMORY, or
+ * DEVICE_FAULT for an error that poisons the context (which is then noted), else `otherwise`.
+ */
+enum topkd_status cuda_fail(struct device_cuda *cuda, CUresult result, enum topkd_status otherwise,
+                            const char *what, char *detail);
+
+/* ---- device_cuda_graph.c ----------------------------------------------------------------------
+ */
+
+enum topkd_status cuda_bucket_open(struct device *device, struct bucket *bucket, char *detail);
+void cuda_bucket_close(struct device *device, struct bucket *bucket);
+
+/* The bucket's graph for this lane; made now if need be (a new bucket, a new lane: never for a
+ * configured bucket on a lane that is open). With the mutex. */
+enum topkd_status cuda_exec_get(struct device_lane *lane, struct cuda_bucket *bucket,
+                                struct cuda_exec **exec_p, char *detail);
+
+/* Every configured bucket for this lane. With the mutex. */
+enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail);
+
+/* ---- device_cuda_lane.c -----------------------------------------------------------------------
+ */
+
+/* Stream, descriptors and workspace of a lane; also the canary's. */
+enum topkd_status cuda_lane_init(struct device_cuda *cuda, struct device_lane *lane,
+                                 uint32_t number, char *detail);
+void cuda_lane_fini(struct device_lane *lane);
+
+/* Makes lanes ahead of sessions. */
+enum topkd_status cuda_lanes_reserve(struct device_cuda *cuda, uint32_t num_lanes, char *detail);
+
+enum topkd_status cuda_lane_create(struct device *device, struct device_shared *page,
+                                   struct device_lane **lane_p, char *detail);
+void cuda_lane_destroy(struct device *device, struct device_lane *lane);
+void cuda_lane_submit(struct device_lane *lane, struct device_job *job);
+bool cuda_lane_cancel(struct device_lane *lane, struct device_job *job, enum topkd_status status);
+
+/* Enqueues descriptor, graph and end mark (`number` into the lane's end word). Signals the
+ * semaphore word at d_signal with `value` before the mark when d_signal is not 0. With the mutex,
+ * or for the canary's lane. */
+CUresult cuda_lane_enqueue(struct device_lane *lane, struct cuda_bucket *bucket,
+                           const struct cuda_exec *exec, const struct cuda_request *h_request,
+                           size_t size_bytes, uint64_t number, CUdeviceptr d_signal,
+                           uint64_t value);
+
+/* Ends what has ended, enqueues what can be. With the mutex. */
+void cuda_lane_advance(struct device_lane *lane);
+
+/* Whether cuda_lane_advance would find something to do. Without the mutex. */
+bool cuda_lane_wants(const struct device_lane *lane);
+
+/* The context is lost: ends every job with DEVICE_FAULT. With the mutex. */
+void cuda_lanes_fault(struct device_cuda *cuda);
+
+/* ---- device_cuda_poll.c -----------------------------------------------------------------------
+ */
+
+enum topkd_status cuda_poller_start(struct device_cuda *cuda, char *detail);
+void cuda_poller_stop(struct device_cuda *cuda);
+/* There is work. With the mutex. */
+void cuda_poller_wake(struct device_cuda *cuda);
+
+/* ---- device_cuda_memory.c ---------------------------------------------------------------------
+ */
+
+/* Where the streams of this device find byte 0 of a semaphore page. */
+CUdeviceptr cuda_shared_device_address(const struct device_shared *shared);
+
+enum topkd_status cuda_shared_create(struct device *device,
+                                     const struct device_shared_config *config,
+                                     struct device_shared **shared_p, char *detail);
+enum topkd_status cuda_shared_reserve(struct device *device, struct device_shared *shared,
+                                      uint64_t offset, uint64_t size_bytes, char *detail);
+void cuda_shared_destroy(struct device *device, struct device_shared *shared);
+enum topkd_status cuda_memory_open(struct device *device,
+                                   const struct wire_register_request *request,
+                                   const struct peer *peer, struct device_memory **memory_p,
+                                   char *detail);
+enum topkd_status cuda_memory_map(struct device *device, struct device_memory *memory,
+                                  char *detail);
+void cuda_memory_close(struct device *device, struct device_memory *memory);
+bool cuda_memory_faulted(const struct device_memory *memory);
+void cuda_memory_unlink(const struct wire_memory *memory, const struct device_memory_key *key,
+                        const struct peer *peer);
+
+#endif

@@ -1,0 +1,213 @@
+#include "device_cuda.h"
+
+#include "assert.h"
+#include "detail.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- Workspaces -------------------------------------------------------------------------------
+ */
+
+/* A workspace of at least size_bytes; the newest is the largest. */
+static enum topkd_status workspace_get(struct device_lane *lane, uint64_t size_bytes,
+                                       CUdeviceptr *address_p, char *detail)
+{
+    struct cuda_workspaces *all = &lane->workspaces;
+    uint64_t had_bytes = all->num > 0 ? all->entries[all->num - 1].size_bytes : 0;
+    if (had_bytes >= size_bytes) {
+        *address_p = all->entries[all->num - 1].address;
+        return TOPKD_OK;
+    }
+    if (all->num == CUDA_WORKSPACES_MAX)
+        return detail_set(detail, TOPKD_E_LIMIT,
+                          "a workspace of %" PRIu64 " bytes, after %u smaller ones", size_bytes,
+                          CUDA_WORKSPACES_MAX);
+    uint64_t wanted_bytes = had_bytes * 2 > size_bytes ? had_bytes * 2 : size_bytes;
+    wanted_bytes = (wanted_bytes + CUDA_BLOCK_BYTES - 1) / CUDA_BLOCK_BYTES * CUDA_BLOCK_BYTES;
+    CUdeviceptr address;
+    CUresult result = lane->cuda->driver->cuMemAlloc(&address, wanted_bytes);
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(lane->cuda, result, TOPKD_E_SYSTEM, "cannot allocate a lane's workspace",
+                         detail);
+    all->entries[all->num].address = address;
+    all->entries[all->num].size_bytes = wanted_bytes;
+    all->num++;
+    lane->last = NULL;
+    *address_p = address;
+    return TOPKD_OK;
+}
+
+/* ---- Graphs -----------------------------------------------------------------------------------
+ */
+
+static enum topkd_status capture(struct device_lane *lane, const struct topk_plan *plan,
+                                 CUdeviceptr workspace, CUgraph *graph_p, char *detail)
+{
+    struct device_cuda *cuda = lane->cuda;
+    const struct cuda_driver *driver = cuda->driver;
+    CUresult result =
+        driver->cuStreamBeginCapture(cuda->capture_stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot capture a graph", detail);
+    char reason[TOPK_DETAIL_SIZE] = "";
+    enum topk_status status =
+        topk_cuda_enqueue(plan, (const struct topk_args *)(uintptr_t)lane->d_request,
+                          (void *)(uintptr_t)workspace, cuda->capture_stream, reason);
+    CUgraph graph = NULL;
+    result = driver->cuStreamEndCapture(cuda->capture_stream, &graph);
+    if (status != TOPK_OK) {
+        if (graph != NULL)
+            driver->cuGraphDestroy(graph);
+        return detail_set(detail, TOPKD_E_UNSUPPORTED, "cannot capture the selection: %s: %s",
+                          topk_strerror(status), reason);
+    }
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot end the capture of a graph", detail);
+    *graph_p = graph;
+    return TOPKD_OK;
+}
+
+static enum topkd_status exec_make(struct device_lane *lane, const struct topk_plan *plan,
+                                   struct cuda_exec *exec, char *detail)
+{
+    struct device_cuda *cuda = lane->cuda;
+    const struct cuda_driver *driver = cuda->driver;
+    CUdeviceptr workspace = 0;
+    uint64_t size_bytes = plan->workspace_bytes > 0 ? (uint64_t)plan->workspace_bytes : 1;
+    enum topkd_status status = workspace_get(lane, size_bytes, &workspace, detail);
+    if (status != TOPKD_OK)
+        return status;
+    CUgraph graph = NULL;
+    status = capture(lane, plan, workspace, &graph, detail);
+    if (status != TOPKD_OK)
+        return status;
+    CUgraphExec made;
+    CUresult result = driver->cuGraphInstantiateWithFlags(&made, graph, 0);
+    driver->cuGraphDestroy(graph);
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot instantiate a graph", detail);
+    result = driver->cuGraphUpload(made, cuda->capture_stream);
+    if (result != CUDA_SUCCESS) {
+        driver->cuGraphExecDestroy(made);
+        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot upload a graph", detail);
+    }
+    *exec = (struct cuda_exec){.exec = made, .workspace = workspace};
+    return TOPKD_OK;
+}
+
+enum topkd_status cuda_exec_get(struct device_lane *lane, struct cuda_bucket *bucket,
+                                struct cuda_exec **exec_p, char *detail)
+{
+    struct cuda_exec *exec = &bucket->execs[lane->number];
+    if (exec->exec == NULL) {
+        enum topkd_status status = exec_make(lane, &bucket->plan, exec, detail);
+        if (status != TOPKD_OK)
+            return status;
+    }
+    *exec_p = exec;
+    return TOPKD_OK;
+}
+
+enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail)
+{
+    enum topkd_status status = TOPKD_OK;
+    struct cuda_bucket *bucket = lane->cuda->buckets;
+    for (; bucket != NULL && status == TOPKD_OK; bucket = bucket->next) {
+        struct cuda_exec *exec;
+        if (bucket->is_pinned)
+            status = cuda_exec_get(lane, bucket, &exec, detail);
+    }
+    return status;
+}
+
+/* ---- Buckets ----------------------------------------------------------------------------------
+ */
+
+static enum topkd_status status_of_plan(enum topk_status status)
+{
+    switch (status) {
+    case TOPK_E_INVALID:
+        return TOPKD_E_INVALID;
+    case TOPK_E_UNSUPPORTED:
+        return TOPKD_E_UNSUPPORTED;
+    case TOPK_E_NO_MEMORY:
+        return TOPKD_E_NO_MEMORY;
+    default:
+        return TOPKD_E_DEVICE_FAULT;
+    }
+}
+
+/* Plans, and loads the kernels. */
+static enum topkd_status bucket_plan(struct device_cuda *cuda, const struct bucket_key *key,
+                                     struct topk_plan *plan_p, char *detail)
+{
+    struct topk_shape shape = {.k = (int32_t)key->k,
+                               .rows = (int32_t)key->rows,
+                               .width = (int32_t)key->width,
+                               .alignment_bytes = (int32_t)key->alignment_bytes,
+                               .options = key->options};
+    char reason[TOPK_DETAIL_SIZE] = "";
+    enum topk_status status = topk_plan_make(&shape, &cuda->properties, plan_p, reason);
+    if (status == TOPK_OK)
+        status = topk_cuda_load(plan_p, reason);
+    if (status == TOPK_OK)
+        return TOPKD_OK;
+    return detail_set(detail, status_of_plan(status),
+                      "bucket of %" PRIu32 " rows, width %" PRIu32 ", k %" PRIu32 ": %s: %s",
+                      key->rows, key->width, key->k, topk_strerror(status), reason);
+}
+
+enum topkd_status cuda_bucket_open(struct device *device, struct bucket *from, char *detail)
+{
+    struct device_cuda *cuda = device_cuda_of(device);
+    struct cuda_bucket *bucket = calloc(1, sizeof(*bucket));
+    if (bucket == NULL)
+        return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a bucket");
+    bucket->is_pinned = from->is_pinned;
+    enum topkd_status status = bucket_plan(cuda, &from->key, &bucket->plan, detail);
+    if (status != TOPKD_OK) {
+        free(bucket);
+        return status;
+    }
+    pthread_mutex_lock(&cuda->mutex);
+    bucket->next = cuda->buckets;
+    if (bucket->next != NULL)
+        bucket->next->previous = bucket;
+    cuda->buckets = bucket;
+    for (uint32_t i = 0; i < cuda->num_lanes && bucket->is_pinned && status == TOPKD_OK; i++) {
+        struct cuda_exec *exec;
+        status = cuda_exec_get(cuda->lanes[i], bucket, &exec, detail);
+    }
+    pthread_mutex_unlock(&cuda->mutex);
+    from->prepared = bucket;
+    if (status != TOPKD_OK)
+        cuda_bucket_close(device, from);
+    return status;
+}
+
+void cuda_bucket_close(struct device *device, struct bucket *from)
+{
+    struct device_cuda *cuda = device_cuda_of(device);
+    struct cuda_bucket *bucket = from->prepared;
+    if (bucket == NULL)
+        return;
+    pthread_mutex_lock(&cuda->mutex);
+    for (uint32_t i = 0; i < CUDA_LANES_ALL; i++) {
+        if (bucket->execs[i].exec != NULL && !cuda->is_faulted)
+            cuda->driver->cuGraphExecDestroy(bucket->execs[i].exec);
+    }
+    for (uint32_t i = 0; i < cuda->num_lanes; i++) {
+        if (cuda->lanes[i]->last == bucket)
+            cuda->lanes[i]->last = NULL;
+    }
+    if (bucket->previous != NULL)
+        bucket->previous->next = bucket->next;
+    else
+        cuda->buckets = bucket->next;
+    if (bucket->next != NULL)
+        bucket->next->previous = bucket->previous;
+    pthread_mutex_unlock(&cuda->mutex);
+    free(bucket);
+    from->prepared = NULL;
+}

@@ -1,0 +1,148 @@
+#include "device_cuda.h"
+
+#include "assert.h"
+#include "detail.h"
+#include "log.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+/* Choices: how long the thread looks without a pause after something happened (a decoding step of a
+ * model comes every few milliseconds), the pause afterwards, and how often a device that keeps
+ * silent is asked whether it is still alive. */
+#define SPIN_NS UINT64_C(2000000)
+#define PAUSE_NS 20000
+#define ALIVE_NS UINT64_C(5000000)
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
+/* Whether a stream with work has met an error that no later call would survive. */
+static void check_alive(struct device_cuda *cuda)
+{
+    pthread_mutex_lock(&cuda->mutex);
+    for (uint32_t i = 0; i < cuda->num_lanes && !cuda->is_faulted; i++) {
+        struct device_lane *lane = cuda->lanes[i];
+        if (lane->first_running == NULL)
+            continue;
+        CUresult result = cuda->driver->cuStreamQuery(lane->stream);
+        if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+            (void)cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "a selection failed on the device",
+                            cuda->fault);
+            log_error("device_fault", "device=%s reason=%s", cuda->name, cuda->fault);
+            cuda_lanes_fault(cuda);
+        }
+    }
+    pthread_mutex_unlock(&cuda->mutex);
+}
+
+/* One look at every lane; true when something had happened. *is_busy_p: some lane has a job. */
+static bool look(struct device_cuda *cuda, bool *is_busy_p)
+{
+    bool happened = false;
+    *is_busy_p = false;
+    uint32_t num_lanes = __atomic_load_n(&cuda->num_lanes, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < num_lanes; i++) {
+        struct device_lane *lane = cuda->lanes[i];
+        if (cuda_lane_wants(lane)) {
+            pthread_mutex_lock(&cuda->mutex);
+            cuda_lane_advance(lane);
+            pthread_mutex_unlock(&cuda->mutex);
+            happened = true;
+        }
+        *is_busy_p |= __atomic_load_n(&lane->num_jobs, __ATOMIC_RELAXED) > 0;
+    }
+    return happened;
+}
+
+static bool any_busy(const struct device_cuda *cuda)
+{
+    for (uint32_t i = 0; i < cuda->num_lanes; i++) {
+        if (cuda->lanes[i]->num_jobs > 0)
+            return true;
+    }
+    return false;
+}
+
+/* Sleeps until there is work. False: stop. */
+static bool sleep_idle(struct device_cuda *cuda)
+{
+    struct cuda_poller *poller = &cuda->poller;
+    pthread_mutex_lock(&cuda->mutex);
+    poller->is_asleep = true;
+    while (!poller->is_stopping && !any_busy(cuda))
+        pthread_cond_wait(&poller->wake, &cuda->mutex);
+    poller->is_asleep = false;
+    bool goes_on = !poller->is_stopping;
+    pthread_mutex_unlock(&cuda->mutex);
+    return goes_on;
+}
+
+static void *poll_main(void *arg)
+{
+    struct device_cuda *cuda = arg;
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds: a pause is a pause, not 50 us more */
+    cuda_enter(cuda);
+    uint64_t happened_ns = cuda_now_ns();
+    uint64_t alive_ns = happened_ns;
+    for (;;) {
+        bool is_busy;
+        uint64_t now_ns = cuda_now_ns();
+        if (look(cuda, &is_busy)) {
+            happened_ns = now_ns;
+            alive_ns = now_ns;
+            continue;
+        }
+        if (is_busy && now_ns - alive_ns > ALIVE_NS) {
+            alive_ns = now_ns;
+            check_alive(cuda);
+        }
+        if (now_ns - happened_ns < SPIN_NS) {
+            cpu_relax();
+        } else if (is_busy) {
+            const struct timespec pause = {.tv_nsec = PAUSE_NS};
+            (void)nanosleep(&pause, NULL);
+        } else {
+            if (!sleep_idle(cuda))
+                return NULL;
+            happened_ns = cuda_now_ns();
+        }
+    }
+}
+
+void cuda_poller_wake(struct device_cuda *cuda)
+{
+    if (cuda->poller.is_asleep)
+        pthread_cond_signal(&cuda->poller.wake);
+}
+
+enum topkd_status cuda_poller_start(struct device_cuda *cuda, char *detail)
+{
+    pthread_cond_init(&cuda->poller.wake, NULL);
+    int error = pthread_create(&cuda->poller.thread, NULL, poll_main, cuda);
+    if (error != 0) {
+        pthread_cond_destroy(&cuda->poller.wake);
+        return detail_set(detail, TOPKD_E_SYSTEM, "cannot start the device's thread: %s",
+                          strerror(error));
+    }
+    return TOPKD_OK;
+}
+
+void cuda_poller_stop(struct device_cuda *cuda)
+{
+    pthread_mutex_lock(&cuda->mutex);
+    cuda->poller.is_stopping = true;
+    pthread_cond_signal(&cuda->poller.wake);
+    pthread_mutex_unlock(&cuda->mutex);
+    pthread_join(cuda->poller.thread, NULL);
+    pthread_cond_destroy(&cuda->poller.wake);
+}
