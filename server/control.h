@@ -78,8 +78,8 @@ int control_pair(int fds_p[2]);
 
 /*
  * Sends one message, with a descriptor unless `pass_fd` is -1 (the sender keeps its own copy). 0,
- * or -errno: -EAGAIN when the other side does not read (the message is dropped), -EPIPE when it is
- * gone. Never raises SIGPIPE, never blocks.
+ * or -errno: -EAGAIN when the other side does not read (the message is dropped), -EPIPE or
+ * -ECONNRESET when it is gone. Never raises SIGPIPE, never blocks.
  */
 int control_send(int fd, const struct control_message *message, int pass_fd);
 

@@ -82,6 +82,7 @@ enum wire_device_kind slot_device_kind(const struct slot *slot)
 static void enter(struct slot *slot, enum slot_state state, uint64_t timeout_ms)
 {
     slot->state = state;
+    uv_update_time(&slot->supervisor->loop); /* a wait begins now, not when this turn began */
     if (state == SLOT_STOPPED)
         uv_timer_stop(&slot->timer);
     else

@@ -80,7 +80,8 @@ static void ct_03_end_of_file_after_the_last_message(void **state)
     assert_int_equal(control_receive(fds[1], &message, &fd), 1);
     assert_int_equal(control_receive(fds[1], &message, &fd), 0);
     assert_int_equal(control_receive(fds[1], &message, &fd), 0);
-    assert_int_equal(control_send(fds[1], &message, -1), -EPIPE); /* and no SIGPIPE */
+    int error = control_send(fds[1], &message, -1); /* and no SIGPIPE */
+    assert_true(error == -EPIPE || error == -ECONNRESET);
     fds[0] = -1;
 }
 
