@@ -4,6 +4,7 @@
 #ifndef TOPKD_TESTS_FUZZ_CHECK_H
 #define TOPKD_TESTS_FUZZ_CHECK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,5 +23,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
             abort();                                                                               \
         }                                                                                          \
     } while (0)
+
+/* Are all bytes of an object this value, padding included? */
+static inline bool fuzz_is_all(const void *object, size_t size, uint8_t value)
+{
+    const uint8_t *bytes = object;
+    for (size_t i = 0; i < size; i++) {
+        if (bytes[i] != value)
+            return false;
+    }
+    return true;
+}
 
 #endif

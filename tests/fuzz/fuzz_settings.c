@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#define UNTOUCHED 0xa5
+
 static struct settings first, second;
 static struct settings_report report;
 
@@ -27,9 +29,7 @@ static void check_refused(enum topkd_status status)
             FUZZ_CHECK((unsigned char)*at >= 0x20 && *at != 0x7f, "line %u holds byte 0x%02x", i,
                        (unsigned char)*at);
     }
-    struct settings untouched;
-    memset(&untouched, 0xa5, sizeof(untouched));
-    FUZZ_CHECK(memcmp(&first, &untouched, sizeof(untouched)) == 0, "refused, but changed");
+    FUZZ_CHECK(fuzz_is_all(&first, sizeof(first), UNTOUCHED), "refused, but changed");
 }
 
 /* The settings as YAML; freed by the caller. */
@@ -64,7 +64,7 @@ static void check_accepted(bool comments)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    memset(&first, 0xa5, sizeof(first));
+    memset(&first, UNTOUCHED, sizeof(first));
     memset(&report, 0, sizeof(report));
     const enum topkd_status status =
         settings_parse((const char *)data, size, "fuzz.yaml", &first, &report);

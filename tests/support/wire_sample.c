@@ -399,11 +399,14 @@ static bool is_complete(const struct layout *layout, char *where)
         if (field->offset < end || field->offset - end >= alignment_of(field))
             return differ_at(where, "struct %s: something before %s (bytes %zu to %zu)",
                              layout->name, field->name, end, field->offset);
-        if (field->layout && !is_complete(field->layout, where))
-            return false;
-        if (field->type == FIELD_ROWS && field->size != field->limit * field->layout->size)
-            return differ_at(where, "struct %s: %s has not %u rows", layout->name, field->name,
-                             field->limit);
+        if (field->layout) {
+            const size_t count = field->type == FIELD_ROWS ? field->limit : 1;
+            if (!is_complete(field->layout, where))
+                return false;
+            if (field->size != count * field->layout->size)
+                return differ_at(where, "struct %s: %s is not %zu of struct %s", layout->name,
+                                 field->name, count, field->layout->name);
+        }
         end = field->offset + field->size;
     }
     if (layout->size - end >= layout->alignment)
