@@ -310,6 +310,8 @@ static void timer_callback(uv_timer_t *timer)
     }
     log_error("lane_stuck", "session=%" PRIu64 " sequence=%" PRIu64 " after_ms=%u",
               selection->session->id, selection->sequence, SELECTION_STUCK_MS);
+    answer(selection, TOPKD_E_DEVICE_FAULT,
+           "the device did not end the request when it was cancelled: the worker restarts");
     worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
 }
 
