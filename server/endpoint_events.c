@@ -125,6 +125,14 @@ static void pipe_opened(struct endpoint_pipe *pipe)
         endpoint->handler->opened(endpoint->owner, pipe);
 }
 
+void endpoint_pipe_doom(struct endpoint_pipe *pipe)
+{
+    if (pipe->is_doomed)
+        return;
+    pipe->is_doomed = true;
+    nng_pipe_close(pipe->pipe);
+}
+
 void endpoint_pipe_forget(struct endpoint_pipe *pipe)
 {
     struct endpoint *endpoint = pipe->endpoint;
@@ -166,7 +174,8 @@ static void request_received(struct endpoint_request *request)
     pthread_mutex_lock(&endpoint->mutex);
     struct endpoint_pipe *pipe = *hash_slot(endpoint, id);
     pthread_mutex_unlock(&endpoint->mutex);
-    if (pipe == NULL || !pipe->is_announced) { /* its closing overtook the message */
+    if (pipe == NULL || !pipe->is_announced || pipe->is_doomed) {
+        /* Its closing overtook the message. */
         nng_msg_free(message);
         endpoint_request_receive(request);
         return;
@@ -189,10 +198,10 @@ static void request_sent(struct endpoint_request *request)
     request->pipe = NULL;
     request->endpoint->num_unsent--;
     pipe->num_unsent--;
-    if (error == NNG_ETIMEDOUT && pipe->is_announced) {
+    if (error == NNG_ETIMEDOUT && pipe->is_announced && !pipe->is_doomed) {
         log_warn("connection_closed", "reason=reply_not_taken uid=%" PRId64 " pid=%" PRId64,
                  pipe->peer.uid, pipe->peer.pid);
-        nng_pipe_close(pipe->pipe);
+        endpoint_pipe_doom(pipe);
     }
     endpoint_pipe_unref(pipe);
     if (error != NNG_ECLOSED)
@@ -251,12 +260,12 @@ void endpoint_sweep_callback(uv_timer_t *timer)
     uint64_t now_ms = uv_now(timer->loop);
 
     for (struct endpoint_pipe *pipe = endpoint->pipes; pipe != NULL; pipe = pipe->next) {
-        if (pipe->is_kept || pipe->num_requests > 0 ||
+        if (pipe->is_kept || pipe->is_doomed || pipe->num_requests > 0 ||
             now_ms - pipe->active_ms < endpoint->limits.idle_ms)
             continue;
         log_debug("connection_closed", "reason=idle uid=%" PRId64 " pid=%" PRId64, pipe->peer.uid,
                   pipe->peer.pid);
-        nng_pipe_close(pipe->pipe); /* once more is harmless */
+        endpoint_pipe_doom(pipe);
     }
 }
 
@@ -289,7 +298,7 @@ void endpoint_pipe_keep(struct endpoint_pipe *pipe, bool keep)
 
 void endpoint_pipe_close(struct endpoint_pipe *pipe)
 {
-    nng_pipe_close(pipe->pipe);
+    endpoint_pipe_doom(pipe);
 }
 
 struct endpoint_pipe *endpoint_request_pipe(const struct endpoint_request *request)
@@ -320,7 +329,7 @@ void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t 
     topkd_assert(request->state == REQUEST_HELD);
     struct endpoint *endpoint = request->endpoint;
     struct endpoint_pipe *pipe = request->pipe;
-    if (!pipe->is_announced) {
+    if (!pipe->is_announced || pipe->is_doomed) {
         endpoint_drop(request);
         return;
     }
@@ -329,7 +338,7 @@ void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t 
     if (nng_msg_append(request->message, bytes, size) != 0) {
         log_error("reply_lost", "reason=no_memory size_bytes=%zu uid=%" PRId64 " pid=%" PRId64,
                   size, pipe->peer.uid, pipe->peer.pid);
-        nng_pipe_close(pipe->pipe); /* the peer must not wait for an answer that will not come */
+        endpoint_pipe_doom(pipe); /* the peer must not wait for an answer that will not come */
         endpoint_drop(request);
         return;
     }
@@ -341,7 +350,7 @@ void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t 
         log_warn("connection_closed",
                  "reason=replies_not_taken num_replies=%" PRIu32 " uid=%" PRId64 " pid=%" PRId64,
                  pipe->num_unsent, pipe->peer.uid, pipe->peer.pid);
-        nng_pipe_close(pipe->pipe);
+        endpoint_pipe_doom(pipe);
     }
     nng_aio_set_timeout(request->aio, (nng_duration)endpoint->limits.reply_ms);
     nng_aio_set_msg(request->aio, request->message);

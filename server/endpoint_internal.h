@@ -30,6 +30,7 @@ struct endpoint_pipe {
     /* The rest is the loop's. */
     bool is_announced; /* opened() was called and closed() was not */
     bool is_kept;
+    bool is_doomed; /* we have closed it; closed() is on its way */
     uint64_t active_ms;
     uint32_t num_requests; /* that point here: received and not yet answered and sent */
     uint32_t num_unsent;
@@ -82,6 +83,8 @@ void endpoint_sweep_callback(uv_timer_t *timer);
 void endpoint_request_receive(struct endpoint_request *request);
 /* A request of the pipe has ended; frees a closed pipe with its last one. */
 void endpoint_pipe_unref(struct endpoint_pipe *pipe);
+/* Closes the connection, once. */
+void endpoint_pipe_doom(struct endpoint_pipe *pipe);
 /* Takes a pipe out of all lists and tells the handler. */
 void endpoint_pipe_forget(struct endpoint_pipe *pipe);
 

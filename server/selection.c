@@ -432,6 +432,8 @@ void selection_finish(struct selection *selection)
     uv_timer_stop(&selection->timer);
     if (job->status == TOPKD_E_TIMEOUT && job->detail[0] == '\0')
         set_timeout_text(selection, job->detail);
+    else if (job->status != TOPKD_OK && job->detail[0] == '\0')
+        (void)detail_set(job->detail, job->status, "%s", wire_status_text(job->status));
     selection->reply.queued_ns = job->queued_ns;
     selection->reply.run_ns = job->run_ns;
     stats_request_done(&worker->stats, job->status, uv_hrtime() - job->submitted_ns, job->run_ns);

@@ -26,10 +26,12 @@
 #include <stdint.h>
 #include <uv.h>
 
-/* Choice: contexts beyond the queue, so that refusals and queries pass beside full queues. */
-#define WORKER_CONTEXTS_SPARE 64u
-/* Choice: replies a client may leave untaken beyond its requests in flight. */
-#define WORKER_UNSENT_SPARE 16u
+/* Choice: contexts beyond the queue, so that refusals and queries pass beside full queues; more
+ * than some clients together can hold by not reading. */
+#define WORKER_CONTEXTS_SPARE 512u
+/* Choice: replies a client may leave untaken beyond its requests in flight. A burst of refusals is
+ * so long at most; who leaves more does not read. */
+#define WORKER_UNSENT_SPARE 128u
 /* Choice: a client that has not taken a reply for so long has stopped reading. */
 #define WORKER_REPLY_MS 5000u
 /* Choice: an ending worker gives its last replies so long to leave. */
