@@ -31,7 +31,8 @@
  *   fork() in the child on objects of the parent (TOPKD_E_CLOSED).
  * - When the daemon's worker restarts, the library renews the session, registers every region
  *   again, and repeats requests that had no answer, within their deadlines. Selections only read
- *   scores and write outputs, so a repetition is harmless.
+ *   scores and write outputs, so a repetition is harmless. On a GPU, requests that wait or signal
+ *   are not repeated but end as TOPKD_E_STALE_SESSION: streams hold on to the old semaphores.
  *
  * The selection contract (what K positions mean, NaN, ties, short rows) is that of
  * topk_select.h and README.md: exact, always.
@@ -128,10 +129,12 @@ TOPKD_API enum topkd_status topkd_ping(struct topkd_client *client, uint64_t *ro
 enum topkd_access { TOPKD_ACCESS_READ = 1, TOPKD_ACCESS_READ_WRITE = 3 };
 
 /*
- * A buffer is memory that the library makes shareable: for a session of the CPU device a POSIX
- * shared memory object mapped into this process and registered for reading and writing. Zeroed.
- * size_bytes >= 1. Errors: INVALID, LIMIT, NO_MEMORY (also when /dev/shm is full), SYSTEM and
- * those of register; UNSUPPORTED on a device whose memory the caller allocates itself.
+ * A buffer is memory that the library makes shareable, registered for reading and writing. Zeroed.
+ * For a session of the CPU device it is a POSIX shared memory object mapped into this process; for
+ * a GPU it is device memory (cuMemAlloc in the device's primary context, whole 2 MiB blocks, so
+ * that the worker sees nothing beside it), and topkd_buffer_data() is a device pointer.
+ * size_bytes >= 1. Errors: INVALID, LIMIT, NO_MEMORY (also when /dev/shm is full), SYSTEM,
+ * NOT_VISIBLE (a GPU that this process does not see) and those of register.
  */
 TOPKD_API enum topkd_status topkd_buffer_create(struct topkd_client *client, uint64_t size_bytes,
                                                 struct topkd_buffer **buffer_p);
@@ -141,6 +144,33 @@ TOPKD_API uint64_t topkd_buffer_size_bytes(const struct topkd_buffer *buffer);
 TOPKD_API struct topkd_region *topkd_buffer_region(struct topkd_buffer *buffer);
 /* Unregisters (waiting for work in flight that uses it), unmaps, frees. NULL is allowed. */
 TOPKD_API void topkd_buffer_destroy(struct topkd_buffer *buffer);
+
+/*
+ * Copies into a buffer: how scores in memory that cannot be shared (stream-ordered pools, managed
+ * memory) reach the daemon. On a GPU `from` is a device pointer and the copy is enqueued in
+ * `stream` (a cudaStream_t; NULL is the default stream), nothing is waited for. On the CPU device
+ * it is done on return and `stream` is ignored. Errors: INVALID, OUT_OF_RANGE, SYSTEM.
+ */
+TOPKD_API enum topkd_status topkd_buffer_copy(struct topkd_buffer *buffer, uint64_t offset_bytes,
+                                              const void *from, uint64_t size_bytes, void *stream);
+
+/*
+ * Registers length_bytes of CUDA device memory at `pointer` (anywhere in an allocation) with the
+ * worker of the session's GPU. The library chooses the way from the pointer's attributes:
+ * - memory of cudaMalloc, and so of most allocators' segments: an IPC handle of the allocation;
+ * - virtual memory made exportable (PyTorch's expandable segments): file descriptors, mapped in
+ *   the worker with no more than `access` asks for.
+ * The memory must stay until unregister has returned TOPKD_OK; unregister before freeing it.
+ * Needs the CUDA driver, which is loaded at the first call of this kind; makes no CUDA context
+ * beside the device's primary one. Not while any stream of the process is being captured. Errors:
+ * NOT_EXPORTABLE (the detail names the kind of memory and a way out: topkd_buffer_copy),
+ * OUT_OF_RANGE (beyond the allocation), NOT_VISIBLE (another device, or none here), UNSUPPORTED
+ * (the session's device is the CPU), MAP_FAILED, SAME_PROCESS, INVALID, LIMIT, BUSY, NO_MEMORY.
+ */
+TOPKD_API enum topkd_status topkd_region_register_cuda(struct topkd_client *client, void *pointer,
+                                                       uint64_t length_bytes,
+                                                       enum topkd_access access,
+                                                       struct topkd_region **region_p);
 
 /* A POSIX shared memory object that the caller made with shm_open. */
 struct topkd_shm {
@@ -182,6 +212,19 @@ TOPKD_API enum topkd_status topkd_semaphore_signal(struct topkd_semaphore *semap
  * it (the value is reached all the same, so that nothing hangs). */
 TOPKD_API enum topkd_status topkd_semaphore_wait(struct topkd_semaphore *semaphore, uint64_t value,
                                                  uint32_t timeout_ms);
+
+/*
+ * The same in the order of a CUDA stream, without blocking the caller: the stream writes the value
+ * when it gets there, or goes no further until the value is reached. A value whose request failed
+ * is reached all the same: look at the operation's status before the result is used. When the
+ * worker goes, every value that a stream waits for is reached, as failed. The session's device must
+ * be a GPU and the stream one of it, not in capture. Errors: INVALID, UNSUPPORTED, NOT_VISIBLE,
+ * STALE_SESSION (not renewed within the client's default deadline), SYSTEM.
+ */
+TOPKD_API enum topkd_status topkd_semaphore_signal_stream(struct topkd_semaphore *semaphore,
+                                                          uint64_t value, void *stream);
+TOPKD_API enum topkd_status topkd_semaphore_wait_stream(struct topkd_semaphore *semaphore,
+                                                        uint64_t value, void *stream);
 
 struct topkd_semaphore_point {
     struct topkd_semaphore *semaphore; /* NULL: none */
@@ -268,6 +311,24 @@ TOPKD_API void topkd_result_release(struct topkd_client *client, struct topkd_re
 TOPKD_API enum topkd_status topkd_select_start(struct topkd_client *client,
                                                const struct topkd_select_request *request,
                                                void *user, struct topkd_op **op_p);
+
+/*
+ * Starts a selection in the order of a CUDA stream (a cudaStream_t of the session's GPU): it reads
+ * the scores when all that was enqueued in the stream before is done, and what is enqueued
+ * afterwards sees the result. Nothing is synchronised. `request` has neither wait nor signal; the
+ * library uses two semaphores of the session for each stream that it sees. One thread at a time
+ * may enqueue in a stream, as always in CUDA.
+ *
+ * The operation is an ordinary one (op_next, op_wait, op_finish). When it fails, at its deadline,
+ * by a fault of the worker or otherwise, the stream goes on all the same, over an output whose
+ * content is undefined: look at the operation's status before the result is used. It is never sent
+ * twice. The deadline begins with this call, the time until the stream gets here included.
+ * Errors: those of start, and of topkd_semaphore_signal_stream; LIMIT when no semaphores are left.
+ * May block while the session is renewed.
+ */
+TOPKD_API enum topkd_status topkd_select_stream(struct topkd_client *client,
+                                                const struct topkd_select_request *request,
+                                                void *stream, struct topkd_op **op_p);
 
 /* A descriptor that polls readable while finished operations wait to be taken by topkd_op_next.
  * Belongs to the client; only poll it. */

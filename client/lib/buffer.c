@@ -43,6 +43,17 @@ static enum topkd_status fill_buffer(struct topkd_buffer *buffer, uint64_t size_
     return status;
 }
 
+void buffer_free(struct topkd_buffer *buffer)
+{
+    if (buffer->is_cuda) {
+        cuda_buffer_free(buffer);
+    } else {
+        shm_unmap(&buffer->map);
+        shm_remove(buffer->name);
+    }
+    free(buffer);
+}
+
 enum topkd_status topkd_buffer_create(struct topkd_client *client, uint64_t size_bytes,
                                       struct topkd_buffer **buffer_p)
 {
@@ -62,17 +73,14 @@ enum topkd_status topkd_buffer_create(struct topkd_client *client, uint64_t size
     if (status != TOPKD_OK) {
         return status;
     }
-    if (device_kind != WIRE_DEVICE_CPU) {
-        return fault(detail, TOPKD_E_UNSUPPORTED,
-                     "buffers are host memory and the session's device is not the CPU: allocate "
-                     "on the device and register that");
-    }
     struct topkd_buffer *buffer = calloc(1, sizeof(*buffer));
     if (!buffer) {
         return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a buffer");
     }
     buffer->client = client;
-    status = fill_buffer(buffer, size_bytes, &worker, detail);
+    buffer->is_cuda = device_kind == WIRE_DEVICE_CUDA;
+    status = buffer->is_cuda ? cuda_buffer_fill(buffer, size_bytes, detail)
+                             : fill_buffer(buffer, size_bytes, &worker, detail);
     if (status != TOPKD_OK) {
         free(buffer);
         return status;
@@ -116,7 +124,5 @@ void topkd_buffer_destroy(struct topkd_buffer *buffer)
     pthread_mutex_lock(&client->mutex);
     list_remove(&buffer->node);
     pthread_mutex_unlock(&client->mutex);
-    shm_unmap(&buffer->map);
-    shm_remove(buffer->name);
-    free(buffer);
+    buffer_free(buffer);
 }

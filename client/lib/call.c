@@ -7,8 +7,8 @@
 #define BUSY_RETRY_NS (2 * CLOCK_NS_PER_MS)
 
 /* With the mutex held: waits until a request may be sent. */
-static enum topkd_status await_link(struct topkd_client *client, uint64_t deadline_ns,
-                                    struct link **link_p, char *detail)
+enum topkd_status call_await_link(struct topkd_client *client, uint64_t deadline_ns,
+                                  struct link **link_p, char *detail)
 {
     uint64_t num_refusals = client->num_refusals;
     enum topkd_status status = TOPKD_OK;
@@ -118,7 +118,7 @@ enum topkd_status call_run(struct topkd_client *client, const struct call *call,
     do {
         struct link *link;
         again = false;
-        status = await_link(client, call->deadline_ns, &link, detail);
+        status = call_await_link(client, call->deadline_ns, &link, detail);
         if (status == TOPKD_OK) {
             status = exchange(link, call, reply, detail);
             again = repeatable(link, status) &&

@@ -99,6 +99,8 @@ static void free_client(struct topkd_client *client)
     if (client->session) {
         session_release(client->session);
     }
+    cuda_end(client);
+    pthread_mutex_destroy(&client->cuda_mutex);
     if (client->event_fd >= 0) {
         close(client->event_fd);
     }
@@ -124,9 +126,10 @@ static struct topkd_client *make_client(void)
     client_cond_init(&client->renewing);
     pthread_mutex_init(&client->mutex, NULL);
     pthread_mutex_init(&client->scratch_mutex, NULL);
-    struct list *const lists[] = {&client->regions, &client->buffers, &client->semaphores,
-                                  &client->leases,  &client->ops,     &client->parked,
-                                  &client->finished};
+    pthread_mutex_init(&client->cuda_mutex, NULL);
+    struct list *const lists[] = {&client->regions,  &client->buffers, &client->semaphores,
+                                  &client->leases,   &client->ops,     &client->parked,
+                                  &client->finished, &client->streams};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         list_init(lists[i]);
     }
@@ -265,14 +268,13 @@ static void free_handles(struct topkd_client *client)
     list_each(buffer_node, &client->buffers)
     {
         struct topkd_buffer *buffer = list_entry(buffer_node, struct topkd_buffer, node);
-        shm_unmap(&buffer->map);
-        shm_remove(buffer->name);
-        free(buffer);
+        buffer_free(buffer);
     }
     list_each(region_node, &client->regions)
     {
         free(list_entry(region_node, struct topkd_region, node));
     }
+    cuda_streams_free(client);
     list_each(semaphore_node, &client->semaphores)
     {
         free(list_entry(semaphore_node, struct topkd_semaphore, node));
@@ -302,6 +304,7 @@ void topkd_client_close(struct topkd_client *client)
         link_close(link);
     }
     nng_aio_stop(client->timer);
+    semaphore_release_streams(client, TOPKD_E_CANCELLED);
     free_handles(client);
     free_client(client);
 }

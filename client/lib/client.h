@@ -18,6 +18,7 @@
 #define TOPKD_CLIENT_CLIENT_H
 
 #include "clock.h"
+#include "cuda.h"
 #include "fault.h"
 #include "list.h"
 #include "rpc.h"
@@ -42,9 +43,11 @@ struct session {
     enum wire_device_kind device_kind;
     char device[WIRE_UUID_SIZE];
     char server_version[WIRE_NAME_SIZE];
+    char url[WIRE_URL_SIZE]; /* of the worker */
     struct rpc_peer worker;
     struct shm_map page;  /* struct wire_semaphore [limits.semaphores] */
-    struct shm_map arena; /* empty: no arena */
+    struct shm_map arena; /* empty: no arena, or not opened; of a CUDA device: device memory */
+    struct cuda_session cuda;
 };
 
 enum slot_phase { SLOT_FREE, SLOT_SENDING, SLOT_RECEIVING };
@@ -97,6 +100,8 @@ struct topkd_region {
     uint64_t inode, allocation_bytes;
     uint64_t offset_bytes, length_bytes;
     enum topkd_access access;
+    bool is_cuda;
+    struct cuda_export export;   /* of CUDA memory */
     struct topkd_buffer *buffer; /* whose region it is, or NULL */
     uint32_t num_users;          /* operations and registrations that refer to it */
     bool closing;
@@ -112,7 +117,8 @@ struct topkd_buffer {
     struct topkd_client *client;
     struct list node; /* in client->buffers */
     char name[WIRE_HANDLE_SIZE];
-    struct shm_map map;
+    struct shm_map map; /* of a CUDA device: device memory */
+    bool is_cuda;
     struct topkd_region *region;
 };
 
@@ -122,6 +128,7 @@ struct topkd_semaphore {
     uint32_t index;
     uint32_t num_users; /* operations and waiters; the index is free again after the last */
     uint64_t promised;  /* the highest value that a request was started to signal */
+    uint64_t streamed;  /* the highest value that a CUDA stream was told to wait for */
     bool destroyed;
 };
 
@@ -186,12 +193,15 @@ struct topkd_client {
     enum topkd_status outage_status; /* of the last attempt, TOPKD_OK before the first */
     char outage_detail[WIRE_DETAIL_SIZE];
     struct list regions, buffers, semaphores, leases;
+    struct list streams; /* CUDA streams that selections were ordered with */
     struct list ops, parked, finished;
-    uint32_t num_ops;              /* in ops and not both done and out of flight */
-    uint64_t op_number, lease_id;  /* last ones given */
-    int event_fd;                  /* readable while `finished` has elements */
-    nng_aio *timer;                /* expires operations */
-    uint64_t timer_at_ns;          /* CLOCK_NEVER: not running */
+    uint32_t num_ops;             /* in ops and not both done and out of flight */
+    uint64_t op_number, lease_id; /* last ones given */
+    int event_fd;                 /* readable while `finished` has elements */
+    nng_aio *timer;               /* expires operations */
+    uint64_t timer_at_ns;         /* CLOCK_NEVER: not running */
+    pthread_mutex_t cuda_mutex;   /* held over calls into the driver; before `mutex`, never in it */
+    struct cuda *cuda;            /* made under it, at the first need */
     pthread_mutex_t scratch_mutex; /* guards the two below, alone */
     struct wire_reply *scratch_reply;
     struct wire_buffer *scratch_buffer;
@@ -260,6 +270,10 @@ struct call {
     uint64_t deadline_ns;
 };
 
+/* Waits for a link that takes requests. */
+enum topkd_status call_await_link(struct topkd_client *client, uint64_t deadline_ns,
+                                  struct link **link_p, char *detail);
+
 /* Sends it on the present session and blocks for the reply; renews and repeats as need be. */
 enum topkd_status call_run(struct topkd_client *client, const struct call *call, char *detail);
 
@@ -280,6 +294,23 @@ enum topkd_status region_open(struct topkd_client *client, const struct topkd_sh
                               struct topkd_region **region_p, char *detail);
 enum topkd_status region_close(struct topkd_region *region, char *detail);
 
+/* The same for CUDA memory. */
+enum topkd_status region_open_cuda(struct topkd_client *client, const struct cuda_export *export,
+                                   enum topkd_access access, struct topkd_buffer *buffer,
+                                   struct topkd_region **region_p, char *detail);
+
+/* ---- buffer.c -------------------------------------------------------------------------------- */
+
+/* Frees its memory and the handle. */
+void buffer_free(struct topkd_buffer *buffer);
+
+/* ---- op.c ------------------------------------------------------------------------------------ */
+
+/* As topkd_select_start; with `session`, only while that is the client's. Without the mutex. */
+enum topkd_status op_start(struct topkd_client *client, const struct topkd_select_request *request,
+                           const struct session *session, bool blocking, void *user,
+                           struct topkd_op **op_p);
+
 /* ---- semaphore.c (all with the mutex) -------------------------------------------------------- */
 
 uint64_t semaphore_value(const struct topkd_semaphore *semaphore);
@@ -288,6 +319,12 @@ void semaphore_release(struct topkd_semaphore *semaphore); /* one user less */
 /* Reaches `value` as failed unless it is reached already. */
 void semaphore_fail(const struct topkd_semaphore *semaphore, uint64_t value,
                     enum topkd_status status);
+/* The same on the page of a session that need not be the present one. */
+void semaphore_fail_on(const struct session *session, const struct topkd_semaphore *semaphore,
+                       uint64_t value, enum topkd_status status);
+
+/* Reaches, as failed, every value that a CUDA stream waits for on the present session's page. */
+void semaphore_release_streams(struct topkd_client *client, enum topkd_status status);
 
 /* Whether the work that was to signal `value` is known to have ended, and how. */
 bool semaphore_ended(const struct topkd_semaphore *semaphore, uint64_t value,
@@ -331,6 +368,10 @@ void engine_pump(struct topkd_client *client);
 void engine_expire(struct topkd_client *client);
 void engine_cancel(struct topkd_op *op, const char *why);
 void engine_fail_parked(struct topkd_client *client, enum topkd_status status, const char *detail);
+
+/* Ends those parked operations that wait or signal, if the session's device is CUDA: streams of
+ * this process hold on to the page of the session that is gone. */
+void engine_fail_streamed(struct topkd_client *client);
 void engine_unhold(struct topkd_op *op); /* the caller's reference goes */
 
 /* With the mutex: takes an operation out of `finished`. */

@@ -133,6 +133,22 @@ void engine_fail_parked(struct topkd_client *client, enum topkd_status status, c
     }
 }
 
+void engine_fail_streamed(struct topkd_client *client)
+{
+    if (client->session->device_kind != WIRE_DEVICE_CUDA) {
+        return;
+    }
+    list_each(node, &client->parked)
+    {
+        struct topkd_op *op = list_entry(node, struct topkd_op, queue_node);
+        if (op->request.wait.semaphore || op->request.signal.semaphore) {
+            end(op, TOPKD_E_STALE_SESSION,
+                "the worker went while the request was in flight; CUDA streams hold on to its "
+                "semaphores, so it is not sent again");
+        }
+    }
+}
+
 /* ---- Deadlines ------------------------------------------------------------------------------- */
 
 /* When the operation is given up. */

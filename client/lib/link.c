@@ -1,10 +1,13 @@
 /* link.c - a session with a worker over one connection, and its slots for requests in flight. */
 #include "client.h"
 #include "discover.h"
+#include "fd_socket.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Choice: how long the socket of a worker that the supervisor calls ready is tried before the
  * supervisor is asked again. */
@@ -17,7 +20,12 @@
 
 void session_release(struct session *session)
 {
-    if (--session->num_refs == 0) {
+    if (--session->num_refs > 0) {
+        return;
+    }
+    if (session->cuda.cuda) {
+        cuda_retire(session);
+    } else {
         shm_unmap(&session->page);
         shm_unmap(&session->arena);
         free(session);
@@ -51,10 +59,33 @@ static enum topkd_status check_hello(const struct wire_hello_reply *hello, char 
     return TOPKD_OK;
 }
 
+/* A page that hello offers as a descriptor, which reaches a client in any namespace. */
+static enum topkd_status map_fetched(struct session *session, const struct wire_memory *memory,
+                                     char *detail)
+{
+    int fd;
+    if (memory->handle_bytes != FD_TICKET_SIZE) {
+        return fault(detail, TOPKD_E_PROTOCOL, "the worker's ticket has %u bytes, not %u",
+                     memory->handle_bytes, FD_TICKET_SIZE);
+    }
+    enum topkd_status status = fd_socket_fetch(session->url, memory->handle, &fd, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    status = shm_map_fd(fd, memory->allocation_bytes, &session->page, detail);
+    close(fd);
+    return status;
+}
+
 static enum topkd_status map_session(struct session *session, const struct wire_hello_reply *hello,
                                      char *detail)
 {
     enum topkd_status status = TOPKD_OK;
+    if (hello->device_kind == WIRE_DEVICE_CUDA) {
+        session->cuda.arena = hello->arena; /* opened when a result is to lie there */
+        return hello->limits.semaphores > 0 ? map_fetched(session, &hello->semaphores, detail)
+                                            : TOPKD_OK;
+    }
     if (hello->limits.semaphores > 0) {
         status = shm_map(&hello->semaphores, true, &session->page, detail);
     }
@@ -65,7 +96,7 @@ static enum topkd_status map_session(struct session *session, const struct wire_
 }
 
 static enum topkd_status session_make(const struct wire_reply *reply, uint64_t serial,
-                                      struct rpc_peer worker, struct session **session_p,
+                                      const struct rpc *rpc, struct session **session_p,
                                       char *detail)
 {
     const struct wire_hello_reply *hello = &reply->u.hello;
@@ -83,7 +114,8 @@ static enum topkd_status session_make(const struct wire_reply *reply, uint64_t s
     session->epoch = reply->epoch;
     session->limits = hello->limits;
     session->device_kind = hello->device_kind;
-    session->worker = worker;
+    session->worker = rpc_peer(rpc);
+    (void)snprintf(session->url, sizeof(session->url), "%s", rpc_url(rpc));
     memcpy(session->device, hello->device, sizeof(session->device));
     memcpy(session->server_version, hello->server_version, sizeof(session->server_version));
     status = map_session(session, hello, detail);
@@ -255,10 +287,15 @@ static enum topkd_status connect_worker(struct topkd_client *client, uint64_t se
     }
     status = say_hello(client, link->rpc, device.device, deadline_ns, reply, detail);
     if (status == TOPKD_OK) {
-        status = session_make(reply, serial, rpc_peer(link->rpc), &link->session, detail);
+        status = session_make(reply, serial, link->rpc, &link->session, detail);
     }
     if (status == TOPKD_OK) {
         status = make_slots(link, detail);
+    }
+    if (status == TOPKD_OK && link->session->limits.arena_slots > 0 &&
+        __atomic_load_n(&client->cuda, __ATOMIC_ACQUIRE)) {
+        /* Requests for the arena may be parked: it must be open before they are sent again. */
+        status = cuda_arena_open(client, link->session, detail);
     }
     if (status != TOPKD_OK && rpc_lost(link->rpc)) {
         /* Whatever failed, failed because the worker went; that is worth another attempt. */

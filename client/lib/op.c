@@ -56,9 +56,17 @@ static enum topkd_status check_start(struct topkd_client *client,
     return status;
 }
 
-static enum topkd_status start(struct topkd_client *client,
-                               const struct topkd_select_request *request, bool blocking,
-                               void *user, struct topkd_op **op_p)
+static enum topkd_status free_unstarted(struct topkd_op *op, enum topkd_status status)
+{
+    pthread_cond_destroy(&op->done);
+    free(op->lease);
+    free(op);
+    return status;
+}
+
+enum topkd_status op_start(struct topkd_client *client, const struct topkd_select_request *request,
+                           const struct session *session, bool blocking, void *user,
+                           struct topkd_op **op_p)
 {
     char *detail = fault_detail();
     enum topkd_status status = client_check(client, detail);
@@ -72,8 +80,15 @@ static enum topkd_status start(struct topkd_client *client,
     if (!op) {
         return fault(detail, TOPKD_E_NO_MEMORY, "no memory for an operation");
     }
+    if (!request->indices.region && (status = cuda_arena_need(client, detail)) != TOPKD_OK) {
+        return free_unstarted(op, status);
+    }
     pthread_mutex_lock(&client->mutex);
     status = check_start(client, request, blocking, detail);
+    if (status == TOPKD_OK && session && client->session != session) {
+        status = fault(detail, TOPKD_E_STALE_SESSION,
+                       "the session was renewed while the request was prepared: try again");
+    }
     if (status == TOPKD_OK) {
         uint32_t timeout_max_ms = client->session->limits.timeout_ms_max;
         op->timeout_ms = request->timeout_ms;
@@ -89,10 +104,7 @@ static enum topkd_status start(struct topkd_client *client,
     }
     pthread_mutex_unlock(&client->mutex);
     if (status != TOPKD_OK) {
-        pthread_cond_destroy(&op->done);
-        free(op->lease);
-        free(op);
-        return status;
+        return free_unstarted(op, status);
     }
     *op_p = op;
     return TOPKD_OK;
@@ -144,7 +156,7 @@ enum topkd_status topkd_select(struct topkd_client *client,
     if (!result_p) {
         return fault(detail, TOPKD_E_INVALID, "result_p is NULL");
     }
-    enum topkd_status status = start(client, request, true, NULL, &op);
+    enum topkd_status status = op_start(client, request, NULL, true, NULL, &op);
     if (status != TOPKD_OK) {
         return status;
     }
@@ -168,7 +180,7 @@ enum topkd_status topkd_select_start(struct topkd_client *client,
     if (!op_p) {
         return fault(fault_detail(), TOPKD_E_INVALID, "op_p is NULL");
     }
-    return start(client, request, false, user, op_p);
+    return op_start(client, request, NULL, false, user, op_p);
 }
 
 int topkd_client_fd(struct topkd_client *client)

@@ -2,6 +2,7 @@
 #include "client.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,16 +21,18 @@ void region_fill(const struct topkd_region *region, const struct session *sessio
 {
     struct wire_register_request *reg = &request->u.reg;
     request->kind = WIRE_REGISTER;
-    reg->memory.kind = WIRE_MEMORY_SHM;
-    reg->memory.handle_bytes = (uint32_t)strlen(region->name);
-    memcpy(reg->memory.handle, region->name, reg->memory.handle_bytes);
-    reg->memory.allocation_bytes = region->allocation_bytes;
+    if (!region->is_cuda) { /* else whoever sends it has the memory: cuda_export_send */
+        reg->memory.kind = WIRE_MEMORY_SHM;
+        reg->memory.handle_bytes = (uint32_t)strlen(region->name);
+        memcpy(reg->memory.handle, region->name, reg->memory.handle_bytes);
+        reg->memory.allocation_bytes = region->allocation_bytes;
+    }
     reg->buffer_id = region->inode;
     reg->offset = region->offset_bytes;
     reg->length = region->length_bytes;
     reg->access = (enum wire_access)region->access;
     memcpy(reg->device, session->device, sizeof(reg->device));
-    reg->unlink_when_dead = region->buffer != NULL;
+    reg->unlink_when_dead = region->buffer != NULL && !region->is_cuda;
 }
 
 static enum topkd_status fill_register(struct wire_request *request, const struct session *session,
@@ -171,6 +174,89 @@ enum topkd_status topkd_region_register_shm(struct topkd_client *client,
     return region_open(client, shm, &info, NULL, region_p, detail);
 }
 
+/* ---- Open, CUDA memory ----------------------------------------------------------------------- */
+
+struct cuda_registration {
+    struct topkd_region *region;
+    uint64_t session_serial; /* whose worker has the descriptors */
+    struct wire_memory memory;
+};
+
+static enum topkd_status fill_cuda(struct wire_request *request, const struct session *session,
+                                   void *arg, char *detail)
+{
+    const struct cuda_registration *registration = arg;
+    if (session->serial != registration->session_serial) {
+        return fault(detail, TOPKD_E_CANCELLED, "the session was renewed meanwhile");
+    }
+    region_fill(registration->region, session, request);
+    request->u.reg.memory = registration->memory;
+    return TOPKD_OK;
+}
+
+static void take_cuda(const struct wire_reply *reply, const struct session *session, void *arg)
+{
+    take_registered(reply, session, ((struct cuda_registration *)arg)->region);
+}
+
+/* One attempt with the present session. TOPKD_E_CANCELLED: it was renewed in the middle. */
+static enum topkd_status register_cuda(struct cuda_registration *registration, uint64_t deadline_ns,
+                                       char *detail)
+{
+    struct topkd_client *client = registration->region->client;
+    char url[WIRE_URL_SIZE];
+    pthread_mutex_lock(&client->mutex);
+    registration->session_serial = client->session->serial;
+    memcpy(url, client->session->url, sizeof(url));
+    pthread_mutex_unlock(&client->mutex);
+    const struct cuda_export *export = &registration->region->export;
+    enum topkd_status status =
+        cuda_export_send(client->cuda, export, url, &registration->memory, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    const struct call call = {
+        .fill = fill_cuda,
+        .take = take_cuda,
+        .arg = registration,
+        .deadline_ns = deadline_ns,
+    };
+    return call_run(client, &call, detail);
+}
+
+enum topkd_status region_open_cuda(struct topkd_client *client, const struct cuda_export *export,
+                                   enum topkd_access access, struct topkd_buffer *buffer,
+                                   struct topkd_region **region_p, char *detail)
+{
+    struct topkd_region *region = calloc(1, sizeof(*region));
+    if (!region) {
+        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a region");
+    }
+    region->client = client;
+    region->is_cuda = true;
+    region->export = *export;
+    region->buffer = buffer;
+    region->inode = export->buffer_id;
+    region->allocation_bytes = export->memory.allocation_bytes;
+    region->offset_bytes = export->offset_bytes;
+    region->length_bytes = export->length_bytes;
+    region->access = access;
+    list_init(&region->node);
+    (void)snprintf(region->name, sizeof(region->name), "%p", export->pointer);
+    uint64_t deadline_ns = client_deadline_ns(client, TOPKD_TIMEOUT_DEFAULT);
+    struct cuda_registration registration = {.region = region};
+    enum topkd_status status;
+    do {
+        status = register_cuda(&registration, deadline_ns, detail);
+    } while (status == TOPKD_E_CANCELLED && !clock_passed(deadline_ns));
+    if (status != TOPKD_OK) {
+        free(region);
+        return status;
+    }
+    *region_p = region;
+    return TOPKD_OK;
+}
+
 /* ---- Close ----------------------------------------------------------------------------------- */
 
 /* With the mutex held: until no operation refers to the region and no renewal is under way. */
@@ -279,9 +365,14 @@ static struct topkd_region *next_region(struct topkd_client *client, uint64_t se
     return NULL;
 }
 
-/* The object behind the name must still be the one that was registered. */
-static enum topkd_status check_same(const struct topkd_region *region, char *detail)
+/* The memory must still be what was registered; CUDA memory is handed over anew. */
+static enum topkd_status prepare(const struct topkd_region *region, const struct session *session,
+                                 struct wire_register_request *reg, char *detail)
 {
+    if (region->is_cuda) {
+        return cuda_export_send(region->client->cuda, &region->export, session->url, &reg->memory,
+                                detail);
+    }
     struct shm_info info;
     enum topkd_status status =
         shm_inspect(region->name, region->access == TOPKD_ACCESS_READ_WRITE, &info, detail);
@@ -330,7 +421,7 @@ enum topkd_status region_renew_all(struct topkd_client *client, struct link *lin
         region_fill(region, session, &request);
         region->num_users++;
         pthread_mutex_unlock(&client->mutex);
-        status = check_same(region, detail);
+        status = prepare(region, session, &request.u.reg, detail);
         if (status == TOPKD_OK) {
             status = register_again(link, &request, reply, detail);
         }

@@ -63,6 +63,8 @@ static void take_down(struct topkd_client *client)
     if (client->ended) {
         engine_fail_parked(client, TOPKD_E_STALE_SESSION, text);
     }
+    engine_fail_streamed(client);
+    semaphore_release_streams(client, TOPKD_E_STALE_SESSION);
     pthread_cond_broadcast(&client->changed);
 }
 

@@ -72,10 +72,10 @@ void semaphore_release(struct topkd_semaphore *semaphore)
     }
 }
 
-void semaphore_fail(const struct topkd_semaphore *semaphore, uint64_t value,
-                    enum topkd_status status)
+void semaphore_fail_on(const struct session *session, const struct topkd_semaphore *semaphore,
+                       uint64_t value, enum topkd_status status)
 {
-    struct wire_semaphore *word = word_of(semaphore->client->session, semaphore->index);
+    struct wire_semaphore *word = word_of(session, semaphore->index);
     if (load(&word->value) >= value) {
         return;
     }
@@ -83,6 +83,21 @@ void semaphore_fail(const struct topkd_semaphore *semaphore, uint64_t value,
     __atomic_fetch_add(&word->num_failed, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&word->failed_value, value, __ATOMIC_RELEASE);
     (void)raise_to(word, value);
+}
+
+void semaphore_fail(const struct topkd_semaphore *semaphore, uint64_t value,
+                    enum topkd_status status)
+{
+    semaphore_fail_on(semaphore->client->session, semaphore, value, status);
+}
+
+void semaphore_release_streams(struct topkd_client *client, enum topkd_status status)
+{
+    list_each(node, &client->semaphores)
+    {
+        const struct topkd_semaphore *semaphore = list_entry(node, struct topkd_semaphore, node);
+        semaphore_fail(semaphore, semaphore->streamed, status);
+    }
 }
 
 bool semaphore_ended(const struct topkd_semaphore *semaphore, uint64_t value,

@@ -261,6 +261,20 @@ enum topkd_status shm_map(const struct wire_memory *memory, bool writable, struc
     return status;
 }
 
+enum topkd_status shm_map_fd(int fd, uint64_t size_bytes, struct shm_map *map_p, char *detail)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        return fault_system(detail, "the worker's memory file", errno);
+    }
+    if (size_bytes == 0 || info.st_size < 0 || (uint64_t)info.st_size < size_bytes) {
+        return fault(detail, TOPKD_E_MAP_FAILED,
+                     "the worker's memory file has %lld bytes, it promised %" PRIu64,
+                     (long long)info.st_size, size_bytes);
+    }
+    return map_fd(fd, size_bytes, true, map_p, detail);
+}
+
 void shm_unmap(struct shm_map *map)
 {
     if (map->base) {

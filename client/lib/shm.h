@@ -35,6 +35,10 @@ void shm_remove(const char *name);
 enum topkd_status shm_map(const struct wire_memory *memory, bool writable, struct shm_map *map_p,
                           char *detail);
 
+/* Maps a memory file of the worker for reading and writing; the descriptor stays the caller's.
+ * TOPKD_E_MAP_FAILED (smaller than promised), SYSTEM. */
+enum topkd_status shm_map_fd(int fd, uint64_t size_bytes, struct shm_map *map_p, char *detail);
+
 /* Unmaps; nothing happens for an empty map. */
 void shm_unmap(struct shm_map *map);
 

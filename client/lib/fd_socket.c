@@ -1,0 +1,188 @@
+/* fd_socket.c - descriptors to and from a worker. */
+#include "fd_socket.h"
+
+#include "fault.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Choice: a worker answers within a millisecond; the thread that does is never busy for long. */
+#define ANSWER_S 2
+
+union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int) * FD_PACKET_FDS_MAX)];
+};
+
+static enum topkd_status open_socket(const char *url, int *fd_p, char *detail)
+{
+    static const char scheme[] = "ipc://", suffix[] = ".sock";
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(url);
+    size_t scheme_length = strlen(scheme), suffix_length = strlen(suffix);
+    if (length < scheme_length + suffix_length || strncmp(url, scheme, scheme_length) != 0 ||
+        strcmp(url + length - suffix_length, suffix) != 0) {
+        return fault(detail, TOPKD_E_UNSUPPORTED, "no side socket belongs to the worker's url %s",
+                     url);
+    }
+    int written = snprintf(address.sun_path, sizeof(address.sun_path), "%.*s%s",
+                           (int)(length - scheme_length - suffix_length), url + scheme_length,
+                           FD_SOCKET_SUFFIX);
+    if (written < 0 || (size_t)written >= sizeof(address.sun_path)) {
+        return fault(detail, TOPKD_E_INVALID, "the path of %s is too long for a socket", url);
+    }
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return fault_system(detail, "socket", errno);
+    }
+    const struct timeval limit = {.tv_sec = ANSWER_S};
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
+        enum topkd_status status = fault(
+            detail, errno == EACCES ? TOPKD_E_NOT_PERMITTED : TOPKD_E_UNREACHABLE,
+            "cannot connect to the worker's side socket %s: %s", address.sun_path, strerror(errno));
+        close(fd);
+        return status;
+    }
+    *fd_p = fd;
+    return TOPKD_OK;
+}
+
+static enum topkd_status send_packet(int fd, struct fd_packet *packet, const int *fds,
+                                     uint32_t num_fds, char *detail)
+{
+    union control control;
+    struct iovec iov = {.iov_base = packet, .iov_len = sizeof(*packet)};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    packet->magic = FD_MAGIC;
+    packet->version = FD_VERSION;
+    packet->num_fds = num_fds;
+    if (num_fds > 0) {
+        memset(&control, 0, sizeof(control));
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * num_fds);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int) * num_fds);
+        memcpy(CMSG_DATA(header), fds, sizeof(int) * num_fds);
+    }
+    if (sendmsg(fd, &message, MSG_NOSIGNAL) != (ssize_t)sizeof(*packet)) {
+        return fault(detail, TOPKD_E_UNREACHABLE, "the worker's side socket took no packet: %s",
+                     strerror(errno));
+    }
+    return TOPKD_OK;
+}
+
+/* The answer, and the descriptor that came along in *fd_p, or -1. */
+static enum topkd_status receive_answer(int fd, struct fd_answer *answer, int *fd_p, char *detail)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = answer, .iov_len = sizeof(*answer)};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof(control.bytes)};
+    *fd_p = -1;
+    ssize_t size = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    if (size <= 0) {
+        return fault(detail, TOPKD_E_UNREACHABLE,
+                     "the worker's side socket gave no answer (%s): it may hold too many "
+                     "connections of this process",
+                     size == 0 ? "closed" : strerror(errno));
+    }
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+        memcpy(fd_p, CMSG_DATA(header), sizeof(int));
+    }
+    if (size != (ssize_t)sizeof(*answer) || answer->magic != FD_MAGIC ||
+        answer->version != FD_VERSION) {
+        return fault(detail, TOPKD_E_VERSION,
+                     "the worker's side socket speaks another version than %u: use a library and a "
+                     "daemon of one release",
+                     FD_VERSION);
+    }
+    if (answer->status != TOPKD_OK) {
+        answer->detail[sizeof(answer->detail) - 1] = '\0';
+        return fault(detail, (enum topkd_status)answer->status, "%s", answer->detail);
+    }
+    return TOPKD_OK;
+}
+
+enum topkd_status fd_socket_offer(const char *url, const int *fds, const uint64_t *sizes_bytes,
+                                  uint32_t num_fds, uint8_t ticket_p[FD_TICKET_SIZE], char *detail)
+{
+    if (num_fds < 1 || num_fds > FD_TICKET_FDS_MAX) {
+        return fault(detail, TOPKD_E_LIMIT,
+                     "the memory consists of %u allocations, a region may have %u: register it in "
+                     "parts",
+                     num_fds, FD_TICKET_FDS_MAX);
+    }
+    int fd;
+    enum topkd_status status = open_socket(url, &fd, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    for (uint32_t sent = 0; sent < num_fds && status == TOPKD_OK;) {
+        uint32_t left = num_fds - sent;
+        uint32_t count = left < FD_PACKET_FDS_MAX ? left : FD_PACKET_FDS_MAX;
+        struct fd_packet packet = {.kind = FD_OFFER, .is_last = count == left};
+        memcpy(packet.size_bytes, sizes_bytes + sent, count * sizeof(*sizes_bytes));
+        status = send_packet(fd, &packet, fds + sent, count, detail);
+        sent += count;
+    }
+    struct fd_answer answer;
+    int extra = -1;
+    if (status == TOPKD_OK) {
+        status = receive_answer(fd, &answer, &extra, detail);
+    }
+    if (status == TOPKD_OK) {
+        memcpy(ticket_p, answer.ticket, FD_TICKET_SIZE);
+    }
+    if (extra >= 0) {
+        close(extra);
+    }
+    close(fd);
+    return status;
+}
+
+enum topkd_status fd_socket_fetch(const char *url, const uint8_t ticket[FD_TICKET_SIZE], int *fd_p,
+                                  char *detail)
+{
+    int fd;
+    enum topkd_status status = open_socket(url, &fd, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    struct fd_packet packet = {.kind = FD_FETCH};
+    memcpy(packet.ticket, ticket, FD_TICKET_SIZE);
+    status = send_packet(fd, &packet, NULL, 0, detail);
+    struct fd_answer answer;
+    int fetched = -1;
+    if (status == TOPKD_OK) {
+        status = receive_answer(fd, &answer, &fetched, detail);
+    }
+    close(fd);
+    if (status == TOPKD_OK && fetched < 0) {
+        return fault(detail, TOPKD_E_MAP_FAILED,
+                     "the worker's descriptor did not arrive: this process may have no free "
+                     "descriptor (ulimit -n)");
+    }
+    if (status != TOPKD_OK) {
+        if (fetched >= 0) {
+            close(fetched);
+        }
+        return status;
+    }
+    *fd_p = fetched;
+    return TOPKD_OK;
+}
