@@ -49,10 +49,11 @@ static enum topkd_status add_contexts(struct endpoint *endpoint, uint32_t num_co
 /* Frees the socket and all that NNG's threads can reach, then the requests. */
 static void socket_close(struct endpoint *endpoint)
 {
-    nng_close(endpoint->socket); /* ends every pipe and receive; their callbacks have run */
+    nng_close(endpoint->socket); /* ends every receive, and every pipe with its callbacks */
+    for (uint32_t i = 0; i < endpoint->num_requests; i++)
+        nng_aio_stop(endpoint->requests[i]->aio); /* its callback has run: nothing is pushed now */
     for (uint32_t i = 0; i < endpoint->num_requests; i++) {
         struct endpoint_request *request = endpoint->requests[i];
-        nng_aio_stop(request->aio);
         if (request->state == REQUEST_RECEIVING && nng_aio_result(request->aio) == 0)
             request->message = nng_aio_get_msg(request->aio);
         else if (request->state == REQUEST_SENDING && nng_aio_result(request->aio) != 0)
