@@ -13,6 +13,12 @@
 #define UNSENT_MAX 8u    /* choice: nobody has reason to ask discovery more at a time */
 #define REPLY_MS 5000u   /* choice: a peer that takes no reply for so long is gone */
 
+/* Into a zeroed field of the reply; what does not fit is cut. */
+static void copy_text(char *to, const char *from, size_t size)
+{
+    memcpy(to, from, strnlen(from, size - 1));
+}
+
 static enum topkd_status answer_hello(struct supervisor *supervisor,
                                       const struct wire_hello_request *hello,
                                       struct wire_hello_reply *reply, char *detail)
@@ -35,8 +41,8 @@ static enum topkd_status answer_hello(struct supervisor *supervisor,
     const struct settings *settings = &supervisor->settings;
     reply->version = WIRE_VERSION;
     reply->device_kind = slot_device_kind(slot);
-    snprintf(reply->device, sizeof reply->device, "%s", slot->device.device);
-    snprintf(reply->server_version, sizeof reply->server_version, "%s", TOPKD_VERSION_TEXT);
+    copy_text(reply->device, slot->device.device, sizeof reply->device);
+    copy_text(reply->server_version, TOPKD_VERSION_TEXT, sizeof reply->server_version);
     /* What a worker's session would get; the worker's own hello gives pages and arena. */
     reply->limits = (struct wire_limits){
         .regions_max = settings->limits.regions_max,
@@ -59,11 +65,12 @@ static void answer_devices(const struct supervisor *supervisor, struct wire_devi
     for (uint32_t i = 0; i < supervisor->num_slots; i++) {
         const struct slot *slot = &supervisor->slots[i];
         struct wire_device *device = &reply->devices[i];
-        const char *name =
-            slot->ready.device_name[0] != '\0' ? slot->ready.device_name : slot->device.device;
-        snprintf(device->device, sizeof device->device, "%s", slot->device.device);
-        snprintf(device->name, sizeof device->name, "%s", name);
-        snprintf(device->url, sizeof device->url, "%s", slot->url);
+        copy_text(device->device, slot->device.device, sizeof device->device);
+        copy_text(device->name,
+                  slot->ready.device_name[0] != '\0' ? slot->ready.device_name
+                                                     : slot->device.device,
+                  sizeof device->name);
+        copy_text(device->url, slot->url, sizeof device->url);
         device->kind = slot_device_kind(slot);
         device->state = slot_device_state(slot);
         device->epoch = slot->epoch;

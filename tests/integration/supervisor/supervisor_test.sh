@@ -43,6 +43,7 @@ clean_up() {
 }
 
 set_up() {
+    [[ -x $bin/topkd && -x $bin/supervisor_probe ]] || fail "topkd or supervisor_probe is not in $bin"
     dir=$(mktemp -d /tmp/topkd-it.XXXXXX)
     trap clean_up EXIT
     run=$dir/run
@@ -97,8 +98,11 @@ start_ready() {
     local before
     before=$(lines ' ready devices=')
     start
-    wait_until "the daemon to be ready" more_lines ' ready devices=' "$before"
+    wait_until "the daemon to be ready or dead" ready_or_dead "$before"
+    alive "$daemon" || fail "the daemon died before it was ready"
 }
+
+ready_or_dead() { more_lines ' ready devices=' "$1" || gone "$daemon"; }
 
 more_lines() { (($(lines "$1") > $2)); }
 
