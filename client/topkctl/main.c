@@ -40,5 +40,5 @@ int main(int argc, char **argv)
         perror("topkctl: writing to standard output");
         return CTL_EXIT_FAILED;
     }
-    return code;
+    return (int)code;
 }

@@ -505,8 +505,8 @@ static void *serve_context(void *arg)
     struct wire_request *request = malloc(sizeof(*request));
     struct wire_reply *reply = malloc(sizeof(*reply));
     struct wire_buffer *buffer = malloc(sizeof(*buffer));
-    nng_ctx ctx;
-    nng_aio *aio;
+    nng_ctx ctx = NNG_CTX_INITIALIZER;
+    nng_aio *aio = NULL;
     if (!request || !reply || !buffer || nng_ctx_open(&ctx, socket) != 0 ||
         nng_aio_alloc(&aio, NULL, NULL) != 0) {
         die("context");

@@ -220,6 +220,7 @@ static void se_05_unknown_keys(void **state)
         {"device: []", "t:1:1: device: unknown key (did you mean devices?)" SUFFIX},
         {"xyzzy: {deep: [{er: 1}, 2]}\n", "t:1:1: xyzzy: unknown key" SUFFIX},
         {"'': 1", "t:1:1: unknown key" SUFFIX},
+        {"\"a\\tb\\e[2J\": 1", "t:1:1: a?b?[2J: unknown key" SUFFIX},
         {"devices: [{device: cpu, thread: 3}]",
          "t:1:25: devices[0].thread: unknown key (did you mean threads?)" SUFFIX},
         {"buckets: [{rows: 1, width: 1, k: 1}, {row: 1, rows: 1, width: 2, k: 1}]",
@@ -373,10 +374,8 @@ static void se_11_size_and_depth(void **state)
     assert_string_equal(report.lines[0],
                         "t: the text is longer than 65536 bytes, the limit; remove comments or "
                         "entries");
-    static const char *const starts[] = {"log: {level: ", "log: ", "buckets: [{rows: ",
-                                         "access: "
-                                         "{uids: [",
-                                         ""};
+    static const char *const starts[] = {
+        "log: {level: ", "log: ", "buckets: [{rows: ", "access: {uids: [", ""};
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
         size_t used = (size_t)snprintf(text, sizeof text, "%s", starts[i]);
         memset(text + used, '[', 900);
