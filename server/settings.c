@@ -125,12 +125,17 @@ void settings_report_add(struct settings_report *report, const char *name,
                    : snprintf(line, SETTINGS_LINE_SIZE, "%s: ", name);
     if (used >= 0 && used < (int)SETTINGS_LINE_SIZE && path[0] != '\0')
         used += snprintf(line + used, SETTINGS_LINE_SIZE - (size_t)used, "%s: ", path);
-    if (used < 0 || used >= (int)SETTINGS_LINE_SIZE)
-        return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line + used, SETTINGS_LINE_SIZE - (size_t)used, format, args);
-    va_end(args);
+    if (used >= 0 && used < (int)SETTINGS_LINE_SIZE) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(line + used, SETTINGS_LINE_SIZE - (size_t)used, format, args);
+        va_end(args);
+    }
+    /* A key of the file may hold an escape sequence ("\e[2J"); the line goes to a terminal. */
+    for (char *at = line; *at != '\0'; at++) {
+        if ((unsigned char)*at < 0x20 || *at == 0x7f)
+            *at = '?';
+    }
 }
 
 /* One relation "left must be at least factor * right" between two numbers of the table. */
