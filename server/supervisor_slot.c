@@ -101,6 +101,7 @@ static void wait_and_restart(struct slot *slot)
         slot->backoff_ms = slot->backoff_ms > max_ms / 2 ? max_ms : slot->backoff_ms * 2;
     if (slot->backoff_ms < min_ms) /* a reload raised it */
         slot->backoff_ms = min_ms;
+    log_info("worker_wait", "device=%s wait_ms=%u", slot->device.device, slot->backoff_ms);
     enter(slot, SLOT_WAITING, slot->backoff_ms);
 }
 

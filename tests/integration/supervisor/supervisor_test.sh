@@ -258,26 +258,42 @@ killed_worker_is_replaced() {
 # Milliseconds of the time that begins a line of the log.
 line_ms() { date -d "${1%% *}" +%s%3N; }
 
-# Each wait doubles from min to max.
+# A worker that cannot even start: each wait doubles from min to max. Once it can, all is well.
 waits_before_restarts_grow() {
-    local i epoch exits starts wait_ms expected
+    local i exits starts wait_ms expected
     write_config 'worker: {restart_min_ms: 100, restart_max_ms: 400}'
-    start_ready
-    for i in 1 2 3 4; do
-        epoch=$(device device_epoch)
-        kill -KILL "$(device worker_pid)"
-        wait_until "restart $i" new_epoch "$epoch"
-    done
+    mkdir -m 750 "$run"
+    mkdir "$run/cpu.sock"
+    start
+    wait_until "four restarts" more_lines ' worker_start ' 4
+    expect_status TOPKD_OK ping >/dev/null
+    [[ $(device state) != 1 ]] || fail "it is ready without a socket"
+    rmdir "$run/cpu.sock"
+    wait_until "the daemon to be ready" logged ' ready devices='
     stop 0
-    mapfile -t exits < <(grep ' worker_exit .*signal=9' "$log")
+    mapfile -t exits < <(grep ' worker_exit .*signal=0' "$log")
     mapfile -t starts < <(grep ' worker_start .*restarts=[1-9]' "$log")
-    ((${#exits[@]} == 4 && ${#starts[@]} == 4)) || fail "${#exits[@]} exits, ${#starts[@]} starts"
     for i in 0 1 2 3; do
         wait_ms=$(($(line_ms "${starts[i]}") - $(line_ms "${exits[i]}")))
         expected=$((i == 0 ? 100 : i == 1 ? 200 : 400))
         ((wait_ms >= expected - 2)) || fail "wait $i was $wait_ms ms, expected $expected"
         ((wait_ms < expected + wait_s * 1000)) || fail "wait $i was $wait_ms ms"
     done
+}
+
+# A death after a good life counts as a first one.
+wait_starts_anew_after_a_good_life() {
+    local i epoch
+    write_config 'worker: {restart_min_ms: 50, restart_max_ms: 300}'
+    start_ready
+    for i in 1 2 3; do
+        sleep 0.5
+        epoch=$(device device_epoch)
+        kill -KILL "$(device worker_pid)"
+        wait_until "restart $i" new_epoch "$epoch"
+    done
+    stop 0
+    (($(lines 'worker_wait .*wait_ms=50$') == 3)) || fail "the waits grew"
 }
 
 killed_supervisor_takes_its_workers_along() {
