@@ -193,7 +193,6 @@ void worker_end(struct worker *worker, int exit_code, enum topkd_status status)
         return;
     worker->is_ending = true;
     worker->exit_code = exit_code;
-    worker->ended_ns = uv_hrtime();
     worker->state = WIRE_DEVICE_DRAINING;
     uv_timer_start(&worker->drain, end_deadline, END_MS, 0);
     struct session *next;
@@ -211,8 +210,14 @@ bool worker_end_check(struct worker *worker)
     /* Sessions go with their last job, and look here again; so does a canary. */
     if (worker->endpoint == NULL || worker->num_sessions > 0 || worker->canary.is_running)
         return true;
-    if (endpoint_num_unsent(worker->endpoint) > 0 &&
-        uv_hrtime() - worker->ended_ns < UINT64_C(1000000) * WORKER_LINGER_MS)
+    /* A client's NNG forgets what it has not read when the connection is closed: last replies get
+     * time to leave and to be read. */
+    uint64_t now_ns = uv_hrtime();
+    if (worker->rested_ns == 0)
+        worker->rested_ns = now_ns;
+    bool has_unsent = endpoint_num_unsent(worker->endpoint) > 0;
+    uint64_t linger_ms = has_unsent ? WORKER_LINGER_MAX_MS : WORKER_LINGER_MS;
+    if (now_ns - worker->rested_ns < UINT64_C(1000000) * linger_ms)
         return false;
     endpoint_close(worker->endpoint);
     worker->endpoint = NULL;

@@ -34,8 +34,10 @@
 #define WORKER_UNSENT_SPARE 128u
 /* Choice: a client that has not taken a reply for so long has stopped reading. */
 #define WORKER_REPLY_MS 5000u
-/* Choice: an ending worker gives its last replies so long to leave. */
-#define WORKER_LINGER_MS 200u
+/* Choice: an ending worker gives its clients so long to read the last replies, and twice that when
+ * some have not even left. */
+#define WORKER_LINGER_MS 100u
+#define WORKER_LINGER_MAX_MS 200u
 /* Choice: wrong canaries in a row after which the worker gives up on its device. */
 #define WORKER_CANARY_FAILURES_MAX 3u
 
@@ -64,7 +66,8 @@ struct worker {
     enum wire_device_state state;
     bool is_ending; /* the loop is being emptied */
     int exit_code;
-    uint64_t started_ns, ended_ns;
+    uint64_t started_ns;
+    uint64_t rested_ns; /* ending: when the last session was gone; 0: not yet */
 
     struct device *device;
     struct device_info device_info;

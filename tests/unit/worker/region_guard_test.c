@@ -64,11 +64,12 @@ static void a_shrunk_object_reads_as_zeros(void **state)
     unmap(&other);
 }
 
+/* Each thread its own byte of each page. */
 static void *touch_all(void *arg)
 {
     volatile uint8_t *bytes = arg;
     uint32_t sum = 0;
-    for (size_t i = 4096; i < SIZE; i += 4096) {
+    for (size_t i = 4096; i < SIZE - 4; i += 4096) {
         bytes[i] = 1;
         sum += bytes[i];
     }
@@ -85,7 +86,7 @@ static void threads_fault_together(void **state)
         pthread_t threads[4];
         assert_int_equal(ftruncate(mapping.fd, 4096), 0);
         for (int i = 0; i < 4; i++)
-            assert_int_equal(pthread_create(&threads[i], NULL, touch_all, mapping.base), 0);
+            assert_int_equal(pthread_create(&threads[i], NULL, touch_all, mapping.base + i), 0);
         for (int i = 0; i < 4; i++)
             assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_true(region_guard_faulted(mapping.slot));
