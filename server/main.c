@@ -23,7 +23,7 @@
 #ifdef __SANITIZE_THREAD__
 /* libuv closes the pipe of uv_spawn by a bare system call, which ThreadSanitizer does not see; when
  * a thread of NNG then gets the same descriptor from accept, it reports a race of the two. */
-const char *__tsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 
 const char *__tsan_default_suppressions(void)
 {
