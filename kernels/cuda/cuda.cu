@@ -82,6 +82,9 @@ static cudaError_t launch_family(const struct topk_plan *plan, const struct sele
         return select_launch_plain(launch, params, load);
     case TOPK_FAMILY_ROW:
         return select_launch_row(launch, params, load);
+    case TOPK_FAMILY_TILES:
+    case TOPK_FAMILY_SPLIT:
+        return select_launch_stream(launch, params, load);
     default:
         return cudaErrorInvalidValue;
     }

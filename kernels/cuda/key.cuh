@@ -38,6 +38,13 @@ static __device__ __forceinline__ uint32_t key_of(float score)
     return score != score ? KEY_NAN : key;
 }
 
+/* Bits of a score with this key, which occurs. */
+static __host__ __device__ __forceinline__ uint32_t key_to_bits(uint32_t key)
+{
+    uint32_t bits = (key & 0x80000000u) ? key ^ 0x80000000u : ~key;
+    return key == KEY_NAN ? 0x7fffffffu : bits;
+}
+
 /*
  * The lowest score whose key is at least `key`, as a bit pattern to compare scores with: for every
  * score that is not NaN, key_of(score) >= key exactly when score >= the result. A key above +inf

@@ -6,10 +6,10 @@
  * more read writes the selected positions in order. Nothing is kept between the reads, so that
  * nothing can overflow.
  */
+#include "emit.cuh"
 #include "order.cuh"
 
 #define THREADS TOPK_PLAIN_THREADS
-#define WARPS (THREADS / 32)
 #define BATCH 8 /* choice: loads in flight a thread */
 
 namespace
@@ -21,7 +21,7 @@ struct row_source {
     int32_t length;
 
     template <class Visit>
-    __device__ __forceinline__ void each(const Visit &visit) const
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
     {
         for (int64_t first = threadIdx.x; first < length; first += (int64_t)BATCH * THREADS) {
             float score[BATCH];
@@ -32,8 +32,9 @@ struct row_source {
             }
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                if (first + i * THREADS < length) {
-                    visit(key_of(score[i]));
+                uint32_t key = first + i * THREADS < length ? key_of(score[i]) : 0;
+                if (key >= low && key <= high) {
+                    visit(key - low);
                 }
             }
         }
@@ -43,54 +44,9 @@ struct row_source {
 struct plain_shared {
     alignas(16) uint32_t bins[TOPK_BINS];
     struct rank_shared rank;
-    uint32_t above[2][WARPS], equal[2][WARPS];
+    struct emit_shared emit;
     struct route_counts counts;
 };
-
-/*
- * Writes the selected positions in ascending order: to the sink, or as entries to be sorted. The
- * running counts live in every thread; one barrier a step of THREADS positions.
- */
-__device__ void write_selected(const struct row_source &row, const struct rank_cut &cut,
-                               const struct sink &sink, uint64_t *entries,
-                               struct plain_shared &shared)
-{
-    uint32_t written = 0, equal_seen = 0;
-    const uint32_t take = cut.all ? 0xffffffffu : cut.take;
-    int parity = 0;
-    for (int64_t first = 0; first < row.length; first += THREADS, parity ^= 1) {
-        int64_t position = first + threadIdx.x;
-        uint32_t key = position < row.length ? key_of(row.scores[position]) : 0;
-        bool is_above = key > cut.key, is_equal = key == cut.key;
-        uint32_t above_lanes = __ballot_sync(WARP_ALL, is_above);
-        uint32_t equal_lanes = __ballot_sync(WARP_ALL, is_equal);
-        if (lane_index() == 0) {
-            shared.above[parity][warp_index()] = (uint32_t)__popc(above_lanes);
-            shared.equal[parity][warp_index()] = (uint32_t)__popc(equal_lanes);
-        }
-        block_sync<THREADS>();
-        uint32_t above = lane_index() < WARPS ? shared.above[parity][lane_index()] : 0;
-        uint32_t equal = lane_index() < WARPS ? shared.equal[parity][lane_index()] : 0;
-        bool before = lane_index() < warp_index();
-        uint32_t above_rank = __reduce_add_sync(WARP_ALL, before ? above : 0) +
-                              (uint32_t)__popc(above_lanes & lanes_below());
-        uint32_t equal_rank = equal_seen + __reduce_add_sync(WARP_ALL, before ? equal : 0) +
-                              (uint32_t)__popc(equal_lanes & lanes_below());
-        uint32_t equal_before = min(equal_rank, take) - min(equal_seen, take);
-        if (is_above || (is_equal && equal_rank < take)) {
-            uint32_t slot = written + above_rank + equal_before;
-            if (entries != nullptr) {
-                entries[slot] = sort_entry(key, (uint32_t)position);
-            } else {
-                sink_put(sink, slot, (uint32_t)position);
-            }
-        }
-        uint32_t equal_all = equal_seen + __reduce_add_sync(WARP_ALL, equal);
-        written +=
-            __reduce_add_sync(WARP_ALL, above) + min(equal_all, take) - min(equal_seen, take);
-        equal_seen = equal_all;
-    }
-}
 
 __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
     plain_kernel(const __grid_constant__ struct select_params params)
@@ -133,9 +89,23 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
         }
         const struct row_source source = {scores, length};
         uint32_t below = 0;
-        struct rank_cut cut = find_cut<THREADS, false>(source, KEY_NAN, KEY_MAX, (uint32_t)task.k,
-                                                       shared.bins, shared.rank, &below);
-        write_selected(source, cut, sink, entries, shared);
+        struct rank_cut cut =
+            find_cut<THREADS, false>(source, KEY_NAN, KEY_MAX, range_shift(KEY_MAX - KEY_NAN),
+                                     (uint32_t)task.k, shared.bins, shared.rank, &below);
+        for_each_selected<THREADS, BATCH>(
+            length,
+            [&](int64_t i, uint32_t *key, uint32_t *position) {
+                *key = key_of(scores[i]);
+                *position = (uint32_t)i;
+            },
+            cut, shared.emit,
+            [&](uint32_t key, uint32_t position, uint32_t slot) {
+                if (entries != nullptr) {
+                    entries[slot] = sort_entry(key, position);
+                } else {
+                    sink_put(sink, slot, position);
+                }
+            });
         block_sync<THREADS>();
         if (entries != nullptr) {
             sort_descending<THREADS>(entries, (uint32_t)task.k);

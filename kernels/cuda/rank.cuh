@@ -18,6 +18,23 @@ static __device__ __forceinline__ void block_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* A barrier that tells every thread whether any of them says so. */
+template <int THREADS>
+static __device__ __forceinline__ bool block_any(bool here)
+{
+    uint32_t any;
+    asm volatile("{\n"
+                 ".reg .pred here, any;\n"
+                 "setp.ne.u32 here, %1, 0;\n"
+                 "bar.red.or.pred any, 1, %2, here;\n"
+                 "selp.u32 %0, 1, 0, any;\n"
+                 "}\n"
+                 : "=r"(any)
+                 : "r"(here ? 1u : 0u), "n"(THREADS)
+                 : "memory");
+    return any != 0;
+}
+
 static __device__ __forceinline__ uint32_t lane_index()
 {
     return threadIdx.x & 31u;
@@ -44,19 +61,19 @@ static __device__ __forceinline__ uint32_t warp_prefix(uint32_t value)
     return value;
 }
 
-/* Shared memory of a search. `bins` is all zero between searches. */
-struct rank_shared {
-    uint32_t totals[32];      /* counts of each warp's bins */
-    uint32_t list[RANK_LIST]; /* keys of the boundary group */
-    uint32_t list_count;      /* 0 between searches */
-    uint32_t max_key;
-};
-
 struct rank_bin {
     uint32_t bin;
     uint32_t above; /* counts in higher bins */
     uint32_t count; /* counts in this bin */
     uint32_t total; /* counts in all bins; when below the rank asked, the other fields are void */
+};
+
+/* Shared memory of a search. */
+struct rank_shared {
+    alignas(16) struct rank_bin found;
+    uint32_t totals[32];      /* counts of each warp's bins */
+    uint32_t list[RANK_LIST]; /* keys of the boundary group */
+    uint32_t list_count;      /* 0 between searches */
 };
 
 /* Loads EACH neighbouring bins, 16 bytes at a time where that many are; returns their sum. */
@@ -86,42 +103,41 @@ static __device__ __forceinline__ uint32_t load_bins(const uint32_t *bins, uint3
     return sum;
 }
 
-/*
- * The bin that holds rank `need` (from 1, from the highest bin). The counts must be complete and a
- * barrier passed. One barrier inside; the result is valid in all threads. `bins` may be cleared
- * after the caller's next barrier.
- */
 template <int THREADS>
-static __device__ __forceinline__ struct rank_bin find_rank(const uint32_t *bins, uint32_t *totals,
-                                                            uint32_t need)
+static __device__ __forceinline__ void clear_bins(uint32_t *bins)
 {
-    constexpr int WARPS = THREADS / 32, EACH = TOPK_BINS / THREADS;
-    static_assert(EACH >= 1 && EACH * THREADS == TOPK_BINS, "every thread owns the same bins");
-    /* Warps and lanes own bins from the top down; a lane's own bins ascend in memory. */
-    uint32_t count[EACH];
-    uint32_t own = load_bins<EACH>(bins + TOPK_BINS - (threadIdx.x + 1) * EACH, count);
-    uint32_t warp_total = __reduce_add_sync(WARP_ALL, own);
-    if (lane_index() == 0) {
-        totals[warp_index()] = warp_total;
+    constexpr int QUADS = TOPK_BINS / 4; /* cleared 16 bytes at a time */
+    uint4 *quads = reinterpret_cast<uint4 *>(bins);
+    if (QUADS >= THREADS) {
+#pragma unroll
+        for (int i = 0; i < QUADS / THREADS; i++) {
+            quads[threadIdx.x + i * THREADS] = make_uint4(0, 0, 0, 0);
+        }
+    } else if (threadIdx.x < QUADS) {
+        quads[threadIdx.x] = make_uint4(0, 0, 0, 0);
     }
-    block_sync<THREADS>();
+}
+
+/* The second half of find_rank: one warp looks for the warp whose bins hold the rank, then there.
+ */
+template <int EACH, int WARPS>
+static __device__ __forceinline__ struct rank_bin
+find_rank_warp(const uint32_t *bins, const uint32_t *totals, uint32_t need)
+{
     uint32_t group = lane_index() < WARPS ? totals[lane_index()] : 0;
     uint32_t prefix = warp_prefix(group);
-    struct rank_bin result;
-    result.total = __shfl_sync(WARP_ALL, prefix, 31);
+    struct rank_bin result = {0, 0, 0, __shfl_sync(WARP_ALL, prefix, 31)};
     uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
     if (reached == 0) {
-        result.bin = result.above = result.count = 0;
         return result;
     }
     int owner = __ffs((int)reached) - 1;
     uint32_t above = __shfl_sync(WARP_ALL, prefix - group, owner);
-    /* All warps look at the owner's bins: cheaper than a barrier to hear of its result. */
     const uint32_t first = TOPK_BINS - ((uint32_t)owner * 32 + lane_index() + 1) * EACH;
-    own = load_bins<EACH>(bins + first, count);
+    uint32_t count[EACH];
+    uint32_t own = load_bins<EACH>(bins + first, count);
     prefix = above + warp_prefix(own);
-    reached = __ballot_sync(WARP_ALL, prefix >= need);
-    owner = __ffs((int)reached) - 1;
+    owner = __ffs((int)__ballot_sync(WARP_ALL, prefix >= need)) - 1;
     above = prefix - own;
     uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
 #pragma unroll
@@ -135,6 +151,38 @@ static __device__ __forceinline__ struct rank_bin find_rank(const uint32_t *bins
     result.bin = __shfl_sync(WARP_ALL, bin, owner);
     result.above = __shfl_sync(WARP_ALL, above, owner);
     result.count = __shfl_sync(WARP_ALL, in_bin, owner);
+    return result;
+}
+
+/*
+ * The bin that holds rank `need` (from 1, from the highest bin). The counts must be complete and a
+ * barrier passed. Two barriers inside; the result is valid in all threads, and `bins` may be
+ * cleared at once. All warps sum, one searches: in every warp the search would cost more issue
+ * slots than a barrier costs time.
+ */
+template <int THREADS>
+static __device__ __forceinline__ struct rank_bin
+find_rank(const uint32_t *bins, struct rank_shared &shared, uint32_t need)
+{
+    constexpr int WARPS = THREADS / 32, EACH = TOPK_BINS / THREADS;
+    static_assert(EACH >= 1 && EACH * THREADS == TOPK_BINS, "every thread owns the same bins");
+    /* Warps and lanes own bins from the top down; a lane's own bins ascend in memory. */
+    uint32_t count[EACH];
+    uint32_t own = load_bins<EACH>(bins + TOPK_BINS - (threadIdx.x + 1) * EACH, count);
+    own = __reduce_add_sync(WARP_ALL, own);
+    if (lane_index() == 0) {
+        shared.totals[warp_index()] = own;
+    }
+    block_sync<THREADS>();
+    if (warp_index() == 0) {
+        struct rank_bin found = find_rank_warp<EACH, WARPS>(bins, shared.totals, need);
+        if (lane_index() == 0) {
+            shared.found = found;
+        }
+    }
+    block_sync<THREADS>();
+    uint4 found = *reinterpret_cast<const uint4 *>(&shared.found);
+    struct rank_bin result = {found.x, found.y, found.z, found.w};
     return result;
 }
 
@@ -167,33 +215,34 @@ static __device__ __forceinline__ struct rank_cut rank_list(const uint32_t *list
     return cut;
 }
 
+/* A first bin width for scores around one boundary: 1024 bins a binade, two binades in all. */
+#define RANK_FIRST_SHIFT 13
+
 /*
  * The cut that selects `need` keys of a source.
  *
- * `source.each(f)` calls f(key) for every key of the calling thread, the same ones each time; key 0
- * is passed over. At least `need` keys are >= KEY_NAN. The search starts in [low, high]: keys above
- * high must not exist; when fewer than `need` keys are >= low, the search goes on below (`*below_p`
- * counts that). LIST: whether collecting a small group is cheaper than one more histogram.
+ * `source.each_in(low, high, visit)` calls visit(key - low) for every key of the calling thread
+ * within [low, high], the same ones each time. At least `need` keys are >= KEY_NAN. The search
+ * starts in [low, high], in bins of 2^shift keys of which the highest also takes all above it; keys
+ * above high must not exist. When fewer than `need` keys are >= low, the search goes on below, and
+ * *below_p counts that. LIST: whether collecting a small group is cheaper than another histogram.
  *
- * bins[] is zero at the call, and again after the caller's next barrier. Barriers: 3 for a search
+ * bins[] is zero at the call, and again after the caller's next barrier. Four barriers for a search
  * that ends in its first range.
  */
 template <int THREADS, bool LIST, class Source>
 static __device__ __forceinline__ struct rank_cut
-find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t need, uint32_t *bins,
-         struct rank_shared &shared, uint32_t *below_p)
+find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint32_t need,
+         uint32_t *bins, struct rank_shared &shared, uint32_t *below_p)
 {
     struct rank_cut cut;
     for (;;) {
-        const uint32_t shift = range_shift(high - low);
-        source.each([&](uint32_t key) {
-            if (key >= low && key <= high) {
-                atomicAdd(&bins[(key - low) >> shift], 1u);
-            }
+        source.each_in(low, high, [&](uint32_t offset) {
+            atomicAdd(&bins[min(offset >> shift, TOPK_BINS - 1u)], 1u);
         });
         block_sync<THREADS>();
-        struct rank_bin found = find_rank<THREADS>(bins, shared.totals, need);
-        bool done = false, listed = false;
+        const struct rank_bin found = find_rank<THREADS>(bins, shared, need);
+        clear_bins<THREADS>(bins);
         if (found.total < need) { /* the proposed range was too high */
             need -= found.total;
             high = low - 1;
@@ -201,38 +250,30 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t need, uint3
             *below_p += 1;
         } else {
             need -= found.above;
-            uint32_t base = low + (found.bin << shift);
-            uint32_t span = min(high - base, (1u << shift) - 1u);
-            low = base;
-            high = base + span;
-            cut.key = base;
+            low += found.bin << shift;
+            if (found.bin < TOPK_BINS - 1) {
+                high = low + min(high - low, (1u << shift) - 1u);
+            }
+            cut.key = low;
             cut.take = need;
             cut.all = found.count == need;
-            done = cut.all || span == 0;
-            listed = LIST && !done && found.count <= RANK_LIST;
-        }
-        if (listed) {
-            source.each([&](uint32_t key) {
-                if (key >= low && key <= high) {
-                    shared.list[atomicAdd(&shared.list_count, 1u)] = key;
-                }
-            });
-        }
-        block_sync<THREADS>();
-#pragma unroll
-        for (int i = 0; i < TOPK_BINS / THREADS; i++) {
-            bins[threadIdx.x + i * THREADS] = 0;
-        }
-        if (listed) {
-            if (threadIdx.x == 0) {
-                shared.list_count = 0;
+            if (cut.all || low == high) {
+                break;
             }
-            cut = rank_list(shared.list, found.count, need);
-            done = true;
+            if (LIST && found.count <= RANK_LIST) {
+                const uint32_t base = low;
+                source.each_in(low, high, [&](uint32_t offset) {
+                    shared.list[atomicAdd(&shared.list_count, 1u)] = base + offset;
+                });
+                block_sync<THREADS>();
+                if (threadIdx.x == 0) {
+                    shared.list_count = 0;
+                }
+                cut = rank_list(shared.list, found.count, need);
+                break;
+            }
         }
-        if (done) {
-            break;
-        }
+        shift = range_shift(high - low);
         block_sync<THREADS>();
     }
     return cut;

@@ -5,38 +5,87 @@
  * load is 128 consecutive bytes at any alignment, and position order is (warp, j, lane), so that
  * one running count a warp keeps the result in position order.
  *
- *   load        keys into registers, their maximum to shared memory
+ *   load        scores into registers; what is no score becomes NaN, which no comparison admits
  *   propose     a coarse histogram of every SAMPLE_EVERY-th 32 scores, a rank with a margin
- *   find_cut    an exact search that starts at the proposed boundary: most keys fall below it and
+ *   find_cut    an exact search that starts at the proposed boundary: most scores fall below it and
  *               cost one comparison; should too few be above, it goes on below
  *   write       counts of each warp, one barrier, positions in order
+ *
+ * These kernels are bound by the instructions they issue, not by memory: count instructions a score
+ * before adding any.
  */
+#include "boundary.cuh"
 #include "order.cuh"
 
 namespace
 {
 
-template <int THREADS>
 struct row_shared {
     alignas(16) uint32_t bins[TOPK_BINS];   /* exact search */
     alignas(16) uint32_t coarse[TOPK_BINS]; /* proposal */
     struct rank_shared rank;
-    uint32_t coarse_totals[32];
     uint32_t selected[32], equal[32]; /* counts of each warp */
     struct route_counts counts;
 };
 
-/* Keys in registers as a source. */
+/* The position of a lane's first score. */
+template <int SCORES>
+__device__ __forceinline__ int32_t first_position()
+{
+    return (int32_t)(warp_index() * (32 * SCORES) + lane_index());
+}
+
+/*
+ * The value, but the compiler does not know that it is the same as elsewhere. Numbers made from it
+ * for every score are then not kept from pass to pass: there are no registers for that.
+ */
+__device__ __forceinline__ int32_t opaque(int32_t value)
+{
+    int32_t same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
+    return same;
+}
+
+/* Scores in registers as a source of keys (rank.cuh). */
 template <int SCORES>
 struct register_source {
-    const uint32_t (&keys)[SCORES];
+    const float (&scores)[SCORES];
+    int32_t length;
+
+    /* For `key`: score j exists when 32 * j is less. */
+    __device__ __forceinline__ int32_t existing() const
+    {
+        return opaque(length - first_position<SCORES>());
+    }
+
+    /* The key of a score, which may be NaN; 0 where there is none. */
+    __device__ __forceinline__ uint32_t key(int j, int32_t existing) const
+    {
+        return 32 * j < existing ? key_of(__int_as_float(opaque(__float_as_int(scores[j])))) : 0;
+    }
 
     template <class Visit>
-    __device__ __forceinline__ void each(const Visit &visit) const
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
     {
+        if (low > KEY_ZERO) { /* positive scores: keys are as far apart as the bits */
+            const uint32_t low_bits = key_floor_bits(low), span = high - low;
+            const float low_score = __uint_as_float(low_bits);
+#pragma unroll
+            for (int j = 0; j < SCORES; j++) {
+                uint32_t offset = __float_as_uint(scores[j]) - low_bits;
+                if (scores[j] >= low_score && offset <= span) {
+                    visit(offset);
+                }
+            }
+            return;
+        }
+        const int32_t exist = existing();
 #pragma unroll
         for (int j = 0; j < SCORES; j++) {
-            visit(keys[j]);
+            uint32_t offset = key(j, exist) - low; /* wraps to a large one below low */
+            if (offset <= high - low) {
+                visit(offset);
+            }
         }
     }
 };
@@ -48,181 +97,230 @@ __device__ __forceinline__ uint32_t sample_size(uint32_t length)
     return 32 * (length / (32 * EVERY)) + min(length % (32 * EVERY), 32u);
 }
 
-/*
- * The rank in a sample of `size` out of `length` scores whose score has at least k scores of the
- * row above it or equal, but for a miss beyond `margin` standard deviations. Sampling without
- * replacement: the deviation shrinks as the sample covers the row. 0: the sample is too small.
- */
-__device__ __forceinline__ uint32_t sample_rank(uint32_t size, uint32_t length, uint32_t k,
-                                                float margin)
+/* Loads a row; what lies beyond its valid length becomes NaN. Early: see policy.h. */
+template <int SCORES, bool EARLY>
+__device__ __forceinline__ int32_t load_row(const struct select_params &params, int32_t row,
+                                            float (&scores)[SCORES], struct route_counts &counts)
 {
-    float share = __fdividef((float)size, (float)length);
-    float mean = (float)k * share;
-    float spread = mean * (1.0f - __fdividef((float)k, (float)length)) * (1.0f - share);
-    uint32_t rank = (uint32_t)(mean + margin * sqrtf(fmaxf(spread, 0.0f)) + 2.0f);
-    return rank <= size ? rank : 0;
+    const struct task task = task_read(params);
+    const float nan = __uint_as_float(0xffffffffu);
+    const int32_t first = first_position<SCORES>();
+    const float *lane_scores = task_row(task, row) + first;
+    const int32_t given = task_length(task, row);
+    int32_t length = EARLY ? task.width : clamp_length(task, given);
+    int32_t exist = opaque(length - first);
+    if (32 * (SCORES - 1) < exist) {
+#pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            scores[j] = __ldcs(lane_scores + 32 * j);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            scores[j] = 32 * j < exist ? __ldcs(lane_scores + 32 * j) : nan;
+        }
+    }
+    if (EARLY) {
+        length = clamp_length(task, given);
+        exist = opaque(length - first);
+        if (32 * (SCORES - 1) >= exist) {
+#pragma unroll
+            for (int j = 0; j < SCORES; j++) {
+                scores[j] = 32 * j < exist ? scores[j] : nan;
+            }
+        }
+    }
+    if (threadIdx.x == 0 && length != given) {
+        counts.clamped++;
+    }
+    return length;
 }
 
-/* Marks in bit j whether keys[j] is selected when not all keys equal to the cut are. */
+/* The lowest key that a sample proposes to look at; KEY_NAN for all. Three barriers. */
+template <int THREADS, int SCORES, int SAMPLE_EVERY>
+__device__ __forceinline__ uint32_t propose(const struct register_source<SCORES> &source,
+                                            uint32_t k, float margin, struct row_shared &shared)
+{
+    const int32_t exist = source.existing();
+#pragma unroll
+    for (int j = 0; j < SCORES; j += SAMPLE_EVERY) {
+        uint32_t key = source.key(j, exist);
+        if (key != 0) {
+            atomicAdd(&shared.coarse[coarse_bin(key)], 1u);
+        }
+    }
+    const uint32_t length = (uint32_t)source.length;
+    const uint32_t rank = sample_rank(sample_size<SAMPLE_EVERY>(length), length, k, margin);
+    block_sync<THREADS>();
+    struct rank_bin found = find_rank<THREADS>(shared.coarse, shared.rank, rank);
+    clear_bins<THREADS>(shared.coarse);
+    return found.total < rank ? KEY_NAN : coarse_floor(found.bin);
+}
+
+/*
+ * Bit j: scores[j] is selected. For cuts that a comparison of scores cannot express: not all of
+ * those equal to the cut, or NaN among the selected. One barrier.
+ */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ uint32_t mark_ties(const uint32_t (&keys)[SCORES],
+__device__ __forceinline__ uint32_t mark_keys(const struct register_source<SCORES> &source,
                                               const struct rank_cut &cut, uint32_t *counts)
 {
-    constexpr int WARPS = THREADS / 32;
     uint32_t equal = 0;
+    int32_t exist = source.existing();
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
-        equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, keys[j] == cut.key));
+        equal += source.key(j, exist) == cut.key ? 1u : 0u;
     }
+    equal = __reduce_add_sync(WARP_ALL, equal);
     if (lane_index() == 0) {
         counts[warp_index()] = equal;
     }
     block_sync<THREADS>();
-    uint32_t other = lane_index() < WARPS ? counts[lane_index()] : 0;
+    const uint32_t take = cut.all ? 0xffffffffu : cut.take;
+    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
     uint32_t rank = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
     uint32_t marks = 0;
+    exist = source.existing();
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
-        bool is_equal = keys[j] == cut.key;
-        uint32_t lanes = __ballot_sync(WARP_ALL, is_equal);
-        bool taken = is_equal && rank + (uint32_t)__popc(lanes & lanes_below()) < cut.take;
-        marks |= (keys[j] > cut.key || taken ? 1u : 0u) << j;
+        const uint32_t key = source.key(j, exist);
+        uint32_t lanes = __ballot_sync(WARP_ALL, key == cut.key);
+        bool taken = key == cut.key && rank + (uint32_t)__popc(lanes & lanes_below()) < take;
+        marks |= (key > cut.key || taken ? 1u : 0u) << j;
         rank += (uint32_t)__popc(lanes);
     }
     return marks;
 }
 
-/* Writes the marked positions in order: to the sink, or as entries to be sorted. One barrier. */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_marked(const uint32_t (&keys)[SCORES], uint32_t marks,
-                                             const struct sink &sink, uint64_t *entries,
-                                             uint32_t *counts)
+/* The slot of a warp's first marked score. One barrier. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t first_slot(uint32_t marks, uint32_t *counts)
 {
-    constexpr int WARPS = THREADS / 32;
     uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
     if (lane_index() == 0) {
         counts[warp_index()] = own;
     }
     block_sync<THREADS>();
-    uint32_t other = lane_index() < WARPS ? counts[lane_index()] : 0;
-    uint32_t slot = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
-    uint32_t position = warp_index() * (32 * SCORES) + lane_index();
+    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
+    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+}
+
+/*
+ * Writes the marked positions, nothing but positions: the common case. The store is predicated by
+ * hand; a branch around it would cost as much as all the rest.
+ */
+template <int SCORES>
+__device__ __forceinline__ void write_plain(uint32_t marks, uint32_t slot, int32_t *indices)
+{
+    const uint32_t below = lanes_below(), position = (uint32_t)first_position<SCORES>();
+    if (!__any_sync(WARP_ALL, marks != 0)) {
+        return;
+    }
+    asm volatile("mov.b64 %0, %0;" : "+l"(indices)); /* one base for all stores, kept as it is */
 #pragma unroll
-    for (int j = 0; j < SCORES; j++, position += 32) {
-        bool marked = (marks >> j & 1u) != 0;
-        uint32_t lanes = __ballot_sync(WARP_ALL, marked);
+    for (int j = 0; j < SCORES; j++) {
+        const uint32_t marked = marks & 1u << j;
+        const uint32_t lanes = __ballot_sync(WARP_ALL, marked != 0);
+        const uint32_t own_slot = slot + (uint32_t)__popc(lanes & below);
+        asm volatile("{\n"
+                     ".reg .pred marked;\n"
+                     "setp.ne.u32 marked, %0, 0;\n"
+                     "@marked st.global.cg.u32 [%1], %2;\n"
+                     "}\n" ::"r"(marked),
+                     "l"(indices + own_slot), "r"(position + 32 * j)
+                     : "memory");
+        slot += (uint32_t)__popc(lanes);
+    }
+}
+
+/* Calls put(position, slot) for every marked score; in position order. */
+template <int SCORES, class Put>
+__device__ __forceinline__ void write_marked(uint32_t marks, uint32_t slot, const Put &put)
+{
+    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
+#pragma unroll 1
+    for (int j = 0; j < SCORES; j++) {
+        const bool marked = (marks >> j & 1u) != 0;
+        const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
         if (marked) {
-            uint32_t own_slot = slot + (uint32_t)__popc(lanes & lanes_below());
-            if (entries != nullptr) {
-                entries[own_slot] = sort_entry(keys[j], position);
-            } else {
-                sink_put(sink, own_slot, position);
-            }
+            put(position + 32 * j, slot + (uint32_t)__popc(lanes & lanes_below()));
         }
         slot += (uint32_t)__popc(lanes);
     }
 }
 
-/* Loads the row's keys; positions from `length` on become key 0. Early: see policy.h. */
-template <int SCORES, bool EARLY>
-__device__ __forceinline__ int32_t load_keys(const struct task &task, int32_t row,
-                                             uint32_t (&keys)[SCORES], struct route_counts &counts)
+/* The result of a row whose cut is known. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_row(const struct select_params &params, int32_t row,
+                                          const struct register_source<SCORES> &source,
+                                          const struct rank_cut &cut, uint64_t *entries,
+                                          struct row_shared &shared)
 {
-    const float *scores = task_row(task, row);
-    const int32_t first = (int32_t)(warp_index() * (32 * SCORES) + lane_index());
-    float score[SCORES];
-    int32_t given = task_length(task, row);
-    int32_t length = EARLY ? task.width : clamp_length(task, given);
+    const struct sink sink = sink_of_row(params, row);
+    uint32_t marks = 0;
+    if (cut.all && cut.key >= KEY_MINUS_INF) {
+        const float low = __uint_as_float(key_floor_bits(cut.key));
 #pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        score[j] = first + 32 * j < length ? __ldcs(scores + first + 32 * j) : 0.0f;
-    }
-    if (EARLY) {
-        length = clamp_length(task, given);
-    }
-    if (threadIdx.x == 0 && length != given) {
-        counts.clamped++;
-    }
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        keys[j] = first + 32 * j < length ? key_of(score[j]) : 0;
-    }
-    return length;
-}
-
-/* The lowest key that the sample proposes to look at; KEY_NAN for all. Two barriers. */
-template <int THREADS, int SCORES, int SAMPLE_EVERY>
-__device__ __forceinline__ uint32_t propose(const uint32_t (&keys)[SCORES], uint32_t rank,
-                                            struct row_shared<THREADS> &shared)
-{
-    uint32_t highest = 0;
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        highest = max(highest, keys[j]);
-        if (j % SAMPLE_EVERY == 0 && keys[j] != 0) {
-            atomicAdd(&shared.coarse[coarse_bin(keys[j])], 1u);
+        for (int j = 0; j < SCORES; j++) {
+            marks |= source.scores[j] >= low ? 1u << j : 0u;
         }
+    } else {
+        marks = mark_keys<THREADS, SCORES>(source, cut, shared.equal);
     }
-    highest = __reduce_max_sync(WARP_ALL, highest);
-    if (lane_index() == 0) {
-        atomicMax(&shared.rank.max_key, highest);
+    const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
+    if (sink.plain && entries == nullptr) {
+        write_plain<SCORES>(marks, slot, sink.indices);
+        return;
     }
-    block_sync<THREADS>();
-    struct rank_bin found = find_rank<THREADS>(shared.coarse, shared.coarse_totals, rank);
-    return rank == 0 || found.total < rank ? KEY_NAN : coarse_floor(found.bin);
+    write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
+        if (entries != nullptr) {
+            entries[own_slot] = sort_entry(key_of(sink.scores[position]), position);
+        } else {
+            sink_put(sink, own_slot, position);
+        }
+    });
+    if (entries != nullptr) {
+        block_sync<THREADS>();
+        const uint32_t k = (uint32_t)task_k(params);
+        sort_descending<THREADS>(entries, k);
+        sink_put_sorted<THREADS>(sink, entries, k);
+        block_sync<THREADS>();
+    }
 }
 
+/*
+ * Arguments are read again where they are needed (from the L1 cache): kept in registers they would
+ * crowd out scores.
+ */
 template <int THREADS, int SCORES, bool EARLY>
-__device__ __forceinline__ void select_row(const struct select_params &params,
-                                           const struct task &task, int32_t row, uint64_t *entries,
-                                           struct row_shared<THREADS> &shared)
+__device__ __forceinline__ void select_row(const struct select_params &params, int32_t row,
+                                           uint64_t *entries, struct row_shared &shared)
 {
     constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
-    uint32_t keys[SCORES];
-    int32_t length = load_keys<SCORES, EARLY>(task, row, keys, shared.counts);
-    if (length <= task.k) {
-        const struct sink sink = sink_open(params.args, task_row(task, row), row);
-        select_whole<THREADS>(sink, length, task.k, params.by_value != 0, entries);
+    float scores[SCORES];
+    const int32_t length = load_row<SCORES, EARLY>(params, row, scores, shared.counts);
+    const int32_t k = task_k(params);
+    if (length <= k) {
+        select_whole<THREADS>(sink_of_row(params, row), length, k, params.by_value != 0, entries);
         if (threadIdx.x == 0) {
             shared.counts.copied++;
         }
         return;
     }
-    uint32_t rank = sample_rank(sample_size<SAMPLE_EVERY>((uint32_t)length), (uint32_t)length,
-                                (uint32_t)task.k, params.margin);
-    uint32_t low = propose<THREADS, SCORES, SAMPLE_EVERY>(keys, rank, shared);
+    const struct register_source<SCORES> source = {
+        scores, length
+    };
+    const uint32_t low =
+        propose<THREADS, SCORES, SAMPLE_EVERY>(source, (uint32_t)k, params.margin, shared);
     uint32_t below = 0;
-    const register_source<SCORES> source = {keys};
     const struct rank_cut cut = find_cut<THREADS, true>(
-        source, low, shared.rank.max_key, (uint32_t)task.k, shared.bins, shared.rank, &below);
+        source, low, KEY_MAX, RANK_FIRST_SHIFT, (uint32_t)k, shared.bins, shared.rank, &below);
     if (threadIdx.x == 0) {
         shared.counts.scores_read += (uint32_t)length;
         shared.counts.direct += below == 0 ? 1u : 0u;
         shared.counts.recovery += below != 0 ? 1u : 0u;
     }
-    uint32_t marks = 0;
-    if (cut.all) {
-#pragma unroll
-        for (int j = 0; j < SCORES; j++) {
-            marks |= (keys[j] >= cut.key ? 1u : 0u) << j;
-        }
-    } else {
-        marks = mark_ties<THREADS, SCORES>(keys, cut, shared.equal);
-    }
-    for (int i = (int)threadIdx.x; i < TOPK_BINS; i += THREADS) {
-        shared.coarse[i] = 0;
-    }
-    if (threadIdx.x == 0) {
-        shared.rank.max_key = 0;
-    }
-    const struct sink sink = sink_open(params.args, task_row(task, row), row);
-    write_marked<THREADS, SCORES>(keys, marks, sink, entries, shared.selected);
-    if (entries != nullptr) {
-        block_sync<THREADS>();
-        sort_descending<THREADS>(entries, (uint32_t)task.k);
-        sink_put_sorted<THREADS>(sink, entries, (uint32_t)task.k);
-        block_sync<THREADS>();
-    }
+    write_row<THREADS, SCORES>(params, row, source, cut, entries, shared);
 }
 
 template <int THREADS, int SCORES, int BLOCKS, bool EARLY>
@@ -231,30 +329,27 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 {
     static_assert(SCORES <= 32, "one mark a score in 32 bits");
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps, one block");
-    __shared__ struct row_shared<THREADS> shared;
+    __shared__ struct row_shared shared;
     extern __shared__ uint64_t sort_entries[];
     if (params.args == nullptr) {
         return;
     }
     launch_release();
-    for (int i = (int)threadIdx.x; i < TOPK_BINS; i += THREADS) {
-        shared.bins[i] = 0;
-        shared.coarse[i] = 0;
-    }
+    clear_bins<THREADS>(shared.bins);
+    clear_bins<THREADS>(shared.coarse);
     if (threadIdx.x == 0) {
         shared.rank.list_count = 0;
-        shared.rank.max_key = 0;
         shared.counts = {};
     }
     block_sync<THREADS>();
     launch_wait();
-    const struct task task = task_read(params);
     uint64_t *entries = params.by_value ? sort_entries : nullptr;
-    for (int32_t row = (int32_t)blockIdx.x; row < task.num_rows; row += (int32_t)gridDim.x) {
-        select_row<THREADS, SCORES, EARLY>(params, task, row, entries, shared);
+    const int32_t num_rows = task_read(params).num_rows;
+    for (int32_t row = (int32_t)blockIdx.x; row < num_rows; row += (int32_t)gridDim.x) {
+        select_row<THREADS, SCORES, EARLY>(params, row, entries, shared);
     }
     if (threadIdx.x == 0) {
-        shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;
+        shared.counts.clamped += blockIdx.x == 0 ? task_read(params).clamped : 0;
         routes_add(params.args->routes, shared.counts);
     }
 }

@@ -39,6 +39,8 @@ cudaError_t select_launch_plain(const struct select_launch *launch,
                                 const struct select_params *params, bool load);
 cudaError_t select_launch_row(const struct select_launch *launch,
                               const struct select_params *params, bool load);
+cudaError_t select_launch_stream(const struct select_launch *launch,
+                                 const struct select_params *params, bool load);
 
 /* What the launch functions share: one kernel, one parameter, optionally programmatic. */
 template <class Kernel>

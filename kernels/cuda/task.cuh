@@ -86,6 +86,7 @@ struct sink {
     int32_t num_pages;
     uint32_t page_size_log2;
     int32_t offset;
+    bool plain; /* positions as they are, no values */
 };
 
 static __device__ __forceinline__ struct sink sink_open(const struct topk_args *args,
@@ -100,7 +101,19 @@ static __device__ __forceinline__ struct sink sink_open(const struct topk_args *
     sink.num_pages = args->page_table_width;
     sink.page_size_log2 = min(args->page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
     sink.offset = args->row_offsets != nullptr ? args->row_offsets[row] : 0;
+    sink.plain = sink.values == nullptr && sink.pages == nullptr && args->row_offsets == nullptr;
     return sink;
+}
+
+static __device__ __forceinline__ int32_t task_k(const struct select_params &params)
+{
+    return min(params.k_max, max(params.args->k, 0));
+}
+
+static __device__ __forceinline__ struct sink sink_of_row(const struct select_params &params,
+                                                          int32_t row)
+{
+    return sink_open(params.args, params.args->scores + row * params.args->row_stride, row);
 }
 
 /* Writes position `position` of the row as entry `slot` of its result. */
@@ -108,6 +121,10 @@ static __device__ __forceinline__ void sink_put(const struct sink &sink, uint32_
                                                 uint32_t position)
 {
     uint32_t result = position;
+    if (sink.plain) {
+        __stcg(&sink.indices[slot], (int32_t)position);
+        return;
+    }
     if (sink.pages != nullptr) {
         uint32_t page = position >> sink.page_size_log2;
         if (page >= (uint32_t)sink.num_pages) { /* topk_args_check refuses such a table */
@@ -117,7 +134,7 @@ static __device__ __forceinline__ void sink_put(const struct sink &sink, uint32_
         uint32_t within = position & ((1u << sink.page_size_log2) - 1);
         result = ((uint32_t)sink.pages[page] << sink.page_size_log2) + within;
     }
-    sink.indices[slot] = (int32_t)(result + (uint32_t)sink.offset);
+    __stcg(&sink.indices[slot], (int32_t)(result + (uint32_t)sink.offset));
     if (sink.values != nullptr) {
         sink.values[slot] = sink.scores[position];
     }
@@ -141,7 +158,9 @@ struct route_counts {
 static __device__ __forceinline__ void add_route(uint64_t *counter, uint64_t count)
 {
     if (count > 0) {
-        atomicAdd(reinterpret_cast<unsigned long long *>(counter), (unsigned long long)count);
+        asm volatile("red.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(counter)),
+                     "l"(count)
+                     : "memory");
     }
 }
 

@@ -22,7 +22,18 @@ static const struct row_policy row_policies[] = {
 #undef ROW_POLICY
 };
 
+struct stream_policy {
+    int32_t threads, candidates, blocks;
+};
+
+static const struct stream_policy stream_policies[] = {
+#define STREAM_POLICY(threads, candidates, blocks) {threads, candidates, blocks},
+    TOPK_STREAM_POLICIES(STREAM_POLICY)
+#undef STREAM_POLICY
+};
+
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
+static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
 static const int64_t grid_max = 0x7fffffff;            /* hardware: blocks in x */
 
 const char *topk_family_name(enum topk_family family)
@@ -43,6 +54,11 @@ static int64_t min_i64(int64_t a, int64_t b)
 static int64_t max_i64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static int64_t round_up(int64_t value, int64_t step)
+{
+    return (value + step - 1) / step * step;
 }
 
 /* The buffer that sorts one row's result by value: 8 bytes each, a power of two of them. */
@@ -100,7 +116,7 @@ static bool plan_row(const struct topk_shape *shape, const struct topk_device *d
     if (variant < 0) { /* the narrowest policy that holds the row, of the group for its rows */
         bool few = shape->rows <= 2 * device->num_multiprocessors;
         variant = few ? TOPK_ROW_FEW_VARIANT : 0;
-        int32_t end = few ? COUNT(row_policies) : TOPK_ROW_FEW_VARIANT;
+        int32_t end = few ? TOPK_ROW_FEW_END : TOPK_ROW_FEW_VARIANT;
         while (variant < end &&
                row_policies[variant].threads * row_policies[variant].scores < shape->width) {
             variant++;
@@ -120,6 +136,62 @@ static bool plan_row(const struct topk_shape *shape, const struct topk_device *d
     plan->num_blocks = (int32_t)min_i64(shape->rows, grid_max);
     plan->shared_bytes = sort_bytes(shape);
     plan->parameters[TOPK_PARAMETER_MARGIN] = 3 * 16 + 8; /* a miss costs half a microsecond */
+    return true;
+}
+
+static int64_t stream_fixed_bytes(const struct stream_policy *policy)
+{
+    int64_t histograms = 2ll * TOPK_BINS * (int64_t)sizeof(uint32_t);
+    return policy->candidates * 8ll + histograms + TOPK_STREAM_MISC_BYTES;
+}
+
+static int64_t stream_workspace_bytes(const struct stream_policy *policy, int64_t blocks)
+{
+    int64_t header = round_up(blocks * 4, 256) + round_up(2 * blocks * 8, 256);
+    return header + 2 * blocks * policy->candidates * 8;
+}
+
+static bool plan_stream(const struct topk_shape *shape, const struct topk_device *device,
+                        enum topk_family family, int32_t variant, struct topk_plan *plan)
+{
+    if (!has_clusters(device) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
+        variant >= COUNT(stream_policies)) {
+        return false;
+    }
+    if (variant < 0) {
+        variant = 0;
+    }
+    const struct stream_policy *policy = &stream_policies[variant];
+    int64_t limit =
+        min_i64(device->shared_bytes_per_block,
+                device->shared_bytes_per_multiprocessor / policy->blocks - shared_reserved_bytes);
+    int64_t blocks_each = policy->blocks;
+    if (limit < stream_fixed_bytes(policy) + 2ll * TOPK_STAGE_SCORES * 4) {
+        limit = device->shared_bytes_per_block; /* a smaller part: one block a multiprocessor */
+        blocks_each = 1;
+    }
+    int64_t stage_bytes = TOPK_STAGE_SCORES * 4ll;
+    int64_t stages = min_i64((limit - stream_fixed_bytes(policy)) / stage_bytes, TOPK_STAGES_MAX);
+    if (stages < 2) {
+        return false;
+    }
+    int64_t blocks = min_i64(device->num_multiprocessors * blocks_each, TOPK_STREAM_BLOCKS_MAX);
+    while (stream_workspace_bytes(policy, blocks) > workspace_max_bytes) {
+        blocks--;
+    }
+    plan_begin(shape, device, family, plan);
+    plan->variant = variant;
+    plan->num_blocks = (int32_t)blocks;
+    plan->threads = policy->threads + 32; /* one warp feeds the ring */
+    plan->tile_scores = TOPK_STAGE_SCORES;
+    plan->sample_stride = family == TOPK_FAMILY_SPLIT ? 32 : 64;
+    plan->shared_bytes = stream_fixed_bytes(policy) + stages * stage_bytes;
+    plan->workspace_bytes = stream_workspace_bytes(policy, blocks);
+    plan->parameters[TOPK_PARAMETER_STAGES] = stages;
+    plan->parameters[TOPK_PARAMETER_MARGIN] = 5 * 16;
+    plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
+    plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = 8192;
+    plan->parameters[TOPK_PARAMETER_PART_SCORES] = TOPK_STAGE_SCORES;
     return true;
 }
 
@@ -188,7 +260,11 @@ enum topk_status topk_plan_make(const struct topk_shape *shape, const struct top
         return status;
     }
     struct topk_plan plan;
-    bool planned = plan_row(shape, device, -1, &plan) || plan_plain(shape, device, &plan);
+    bool split = shape->rows <= device->num_multiprocessors;
+    bool planned =
+        plan_row(shape, device, -1, &plan) ||
+        plan_stream(shape, device, split ? TOPK_FAMILY_SPLIT : TOPK_FAMILY_TILES, -1, &plan) ||
+        plan_plain(shape, device, &plan);
     if (!planned) {
         return topk_detail(detail, TOPK_E_UNSUPPORTED, "no family serves k %d, width %d", shape->k,
                            shape->width);
@@ -213,6 +289,10 @@ enum topk_status topk_plan_make_family(const struct topk_shape *shape,
         break;
     case TOPK_FAMILY_ROW:
         planned = plan_row(shape, device, variant, &plan);
+        break;
+    case TOPK_FAMILY_TILES:
+    case TOPK_FAMILY_SPLIT:
+        planned = plan_stream(shape, device, family, variant, &plan);
         break;
     default:
         break;

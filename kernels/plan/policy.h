@@ -25,9 +25,30 @@
     X(1024, 32, 1, 0) /* 32768 */                                                                  \
     X(512, 8, 2, 1)   /* 4096: few rows, all about latency */                                      \
     X(1024, 8, 1, 1)  /* 8192 */                                                                   \
-    X(1024, 16, 1, 1) /* 16384 */
+    X(1024, 16, 1, 1) /* 16384 */                                                                  \
+    X(256, 16, 5, 0)  /* 4096 */                                                                   \
+    X(512, 16, 2, 1)  /* 8192 */
 
 #define TOPK_ROW_FEW_VARIANT 4 /* the first policy for few rows */
+#define TOPK_ROW_FEW_END 7
+
+/* ---- tiles and split: rows streamed through shared memory ----------------------------------- */
+
+/*
+ * X(scanning threads, candidates held, blocks a multiprocessor)
+ * One more warp feeds the ring of stages. A candidate buffer must hold the largest fast K and one
+ * whole stage, so that it can be cut back to K before it overflows.
+ */
+#define TOPK_STREAM_POLICIES(X)                                                                    \
+    X(512, 6144, 2)                                                                                \
+    X(512, 8192, 1)
+
+#define TOPK_STAGE_SCORES 4096 /* choice: 16 KB, one barrier of the block a stage */
+#define TOPK_STAGES_MAX 8      /* choice: 128 KB in flight is 3.7 us of reading at full speed */
+#define TOPK_UNIT_SCORES 1024  /* shares of work are cut at multiples of this */
+#define TOPK_SAMPLE_UNIT 16    /* scores: 64 bytes, the cheapest sample by traffic (TUNING.md) */
+#define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, a thread reads each */
+#define TOPK_STREAM_MISC_BYTES 1024 /* barriers, counters and lists beside the big arrays */
 
 /* ---- plain ---------------------------------------------------------------------------------- */
 

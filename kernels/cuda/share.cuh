@@ -1,0 +1,191 @@
+/*
+ * share.cuh - which part of which rows a block works on.
+ *
+ * Every block gets an equal share of all valid scores, in one piece: the rows are laid end to end
+ * in units of TOPK_UNIT_SCORES and cut into as many equal pieces as there are blocks. A row may
+ * then lie in several blocks; whichever finishes its part last completes the row. Nobody waits, so
+ * blocks may run in any order, one at a time if need be.
+ *
+ * With at most half as many rows as blocks each row gets its own group of blocks instead, so that
+ * a block meets one row only.
+ *
+ * Within a row, virtual positions count from the 64-byte boundary at or before its first score:
+ * virtual position v is position v - skew, and 16-byte groups start at multiples of 4.
+ */
+#ifndef TOPKSEL_CUDA_SHARE_CUH
+#define TOPKSEL_CUDA_SHARE_CUH
+
+#include "rank.cuh"
+#include "task.cuh"
+
+/* A block's share; in shared memory, the same for all threads. */
+struct share {
+    int64_t unit, unit_end; /* of all units, this block's */
+    int64_t units;          /* of all rows */
+    int64_t row_unit;       /* units before `row` */
+    int32_t row;            /* the first row of the share */
+    int32_t group_blocks;   /* blocks a row when each row has its own, else 0 */
+};
+
+/* A part of one row. */
+struct segment {
+    int32_t row, length;
+    uint32_t skew;
+    uint32_t begin, end;  /* virtual positions of the part; void for length <= k */
+    uint32_t first_block; /* the block that holds the row's start ... */
+    uint32_t num_parts;   /* ... and how many blocks from there on share the row */
+    bool starts;          /* this part holds the row's start */
+    bool clamped;         /* the row's length had to be clamped */
+};
+
+static __device__ __forceinline__ uint32_t row_skew(const struct task &task, int32_t row)
+{
+    return (uint32_t)(reinterpret_cast<uintptr_t>(task_row(task, row)) / sizeof(float)) %
+           TOPK_SAMPLE_UNIT;
+}
+
+/* Units of a row: at least one, so that every row is in exactly one piece or more. */
+static __device__ __forceinline__ uint32_t row_units(const struct task &task, int32_t length,
+                                                     uint32_t skew)
+{
+    return length <= task.k ? 1u
+                            : (skew + (uint32_t)length + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES;
+}
+
+static __device__ __forceinline__ int64_t warp_prefix_wide(int64_t value)
+{
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int64_t below = __shfl_up_sync(WARP_ALL, value, step);
+        value += lane_index() >= (uint32_t)step ? below : 0;
+    }
+    return value;
+}
+
+/*
+ * Fills the share of this block. THREADS threads call with barrier 1; totals has room for 32. The
+ * block passes another barrier before it reads the share.
+ */
+template <int THREADS>
+static __device__ __forceinline__ void share_init(const struct task &task, struct share &share,
+                                                  int64_t *totals)
+{
+    const int32_t blocks = (int32_t)gridDim.x;
+    if (task.num_rows <= blocks / 2) {
+        if (threadIdx.x == 0) {
+            share.group_blocks = task.num_rows > 0 ? blocks / task.num_rows : blocks;
+            share.row = (int32_t)blockIdx.x / share.group_blocks;
+            share.unit = 0;
+            share.unit_end = share.row < task.num_rows ? 1 : 0;
+        }
+        return;
+    }
+    const int32_t each = (task.num_rows + THREADS - 1) / THREADS;
+    const int64_t first = (int64_t)threadIdx.x * each;
+    const int64_t end = min(first + each, (int64_t)task.num_rows);
+    int64_t own = 0;
+    for (int64_t row = first; row < end; row++) {
+        int32_t length = clamp_length(task, task_length(task, (int32_t)row));
+        own += row_units(task, length, row_skew(task, (int32_t)row));
+    }
+    int64_t prefix = warp_prefix_wide(own);
+    if (lane_index() == 31) {
+        totals[warp_index()] = prefix;
+    }
+    block_sync<THREADS>();
+    int64_t sums = warp_prefix_wide(lane_index() < THREADS / 32 ? totals[lane_index()] : 0);
+    int64_t units = __shfl_sync(WARP_ALL, sums, 31);
+    int64_t before = __shfl_sync(WARP_ALL, sums, (int)max(warp_index(), 1u) - 1);
+    prefix += (warp_index() > 0 ? before : 0) - own;
+    int64_t unit = units * blockIdx.x / blocks, unit_end = units * (blockIdx.x + 1) / blocks;
+    if (threadIdx.x == 0 && unit == unit_end) {
+        share.group_blocks = 0;
+        share.unit = share.unit_end = 0;
+    }
+    if (unit < unit_end && prefix <= unit && unit < prefix + own) {
+        int64_t row = first;
+        for (;; row++) {
+            int32_t length = clamp_length(task, task_length(task, (int32_t)row));
+            uint32_t here = row_units(task, length, row_skew(task, (int32_t)row));
+            if (unit < prefix + here) {
+                break;
+            }
+            prefix += here;
+        }
+        share.group_blocks = 0;
+        share.unit = unit;
+        share.unit_end = unit_end;
+        share.units = units;
+        share.row_unit = prefix;
+        share.row = (int32_t)row;
+    }
+}
+
+/* Walks through a share. The producer and the consumers each have one; both see the same parts. */
+struct walk {
+    int64_t unit, row_unit;
+    int32_t row;
+};
+
+static __device__ __forceinline__ struct walk walk_begin(const struct share &share)
+{
+    struct walk walk = {share.unit, share.row_unit, share.row};
+    return walk;
+}
+
+/* The block whose piece holds `unit`. */
+static __device__ __forceinline__ uint32_t block_of_unit(const struct share &share, int64_t unit)
+{
+    return (uint32_t)(((unit + 1) * (int64_t)gridDim.x - 1) / share.units);
+}
+
+/* The next part; false at the end. One thread of each side calls. */
+static __device__ __forceinline__ bool walk_next(const struct task &task, const struct share &share,
+                                                 int32_t part_scores, struct walk &walk,
+                                                 struct segment &segment)
+{
+    if (walk.unit >= share.unit_end) {
+        return false;
+    }
+    const int32_t given = task_length(task, walk.row);
+    segment.row = walk.row;
+    segment.length = clamp_length(task, given);
+    segment.clamped = given != segment.length;
+    segment.skew = row_skew(task, walk.row);
+    segment.num_parts = 1;
+    segment.first_block = blockIdx.x;
+    const uint32_t units = row_units(task, segment.length, segment.skew);
+    uint32_t first = 0, end = units;
+    if (share.group_blocks > 0) {
+        const uint32_t group = (uint32_t)share.group_blocks;
+        const uint32_t part_units = max((uint32_t)part_scores / TOPK_UNIT_SCORES, 1u);
+        segment.num_parts = min(max(units / part_units, 1u), group);
+        segment.first_block = (uint32_t)walk.row * group;
+        walk.unit = share.unit_end;
+        const uint32_t part = blockIdx.x - segment.first_block;
+        if (part >= segment.num_parts) {
+            return false;
+        }
+        first = (uint32_t)((uint64_t)units * part / segment.num_parts);
+        end = (uint32_t)((uint64_t)units * (part + 1) / segment.num_parts);
+    } else {
+        first = (uint32_t)(walk.unit - walk.row_unit);
+        end = (uint32_t)min((int64_t)units, share.unit_end - walk.row_unit);
+        if (first > 0 || end < units) {
+            segment.first_block = block_of_unit(share, walk.row_unit);
+            segment.num_parts =
+                block_of_unit(share, walk.row_unit + units - 1) - segment.first_block + 1;
+        }
+        walk.unit = walk.row_unit + end;
+        if (end == units) {
+            walk.row_unit += units;
+            walk.row++;
+        }
+    }
+    segment.starts = first == 0;
+    segment.begin = max(first * TOPK_UNIT_SCORES, segment.skew);
+    segment.end = min(end * TOPK_UNIT_SCORES, segment.skew + (uint32_t)segment.length);
+    return true;
+}
+
+#endif

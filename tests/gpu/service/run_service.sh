@@ -1,0 +1,264 @@
+#!/bin/bash
+# The CUDA device as a service, with real processes: daemon, workers, clients.
+#
+# usage: run_service.sh [--stand-in LIBRARY] [--only GROUP] BIN
+#
+# BIN holds topkd, topkctl and service_client. With --stand-in the driver is the one of
+# tests/support/fake_cuda and only what needs no device runs. Otherwise the machine has a GPU, and
+# each group runs without and, where MPS can be started, with MPS. Every program has a time limit.
+# Prints one line a test and closes with "N passed, N failed"; exit 0 when none failed.
+set -u
+
+stand_in= only=
+while [ $# -gt 1 ]; do
+    case $1 in
+    --stand-in) stand_in=$(realpath "$2"); shift 2 ;;
+    --only) only=$2; shift 2 ;;
+    *) echo "unknown option $1"; exit 64 ;;
+    esac
+done
+bin=$(realpath "$1")
+here=$(dirname "$(realpath "$0")")
+work=$(mktemp -d)
+url=ipc://$work/run/topkd.sock
+passed=0 failed=0
+daemon=
+mode=plain
+if [ -n "$stand_in" ]; then scale=1; else scale=20; fi
+
+# Programs under test see the stand-in; the shell's own tools do not.
+under() { if [ -n "$stand_in" ]; then LD_PRELOAD=$stand_in "$@"; else "$@"; fi; }
+client() { under timeout -k 2 "${limit:-60}" "$bin/service_client" "$@"; }
+ctl() { timeout -k 2 20 "$bin/topkctl" --url "$url" "$@"; }
+
+note() {
+    if [ "$1" = 0 ]; then
+        passed=$((passed + 1)); echo "ok   $mode $2"
+    else
+        failed=$((failed + 1)); echo "FAIL $mode $2"
+        sed 's/^/     | /' "$work/out" | tail -n "${3:-12}"
+    fi
+}
+
+check() { # name command...
+    local name=$1; shift
+    "$@" >"$work/out" 2>&1
+    note $? "$name"
+}
+
+# ---- The daemon ---------------------------------------------------------------------------------
+
+config() {
+    cat >"$work/topkd.yaml" <<YAML
+socket:
+  directory: $work/run
+devices:
+  - device: ${device:-auto}
+limits:
+  registrations_per_s: 100000
+buckets:
+  - {rows: 64, width: 131072, k: 2048}
+  - {rows: 4, width: 16384, k: 512}
+YAML
+}
+
+start() { # environment...
+    config
+    under env "$@" "$bin/topkd" --config "$work/topkd.yaml" >>"$work/log" 2>&1 </dev/null &
+    daemon=$!
+    for _ in $(seq 300); do
+        ctl devices 2>/dev/null | grep -q ' ready ' && return 0
+        kill -0 "$daemon" 2>/dev/null || break
+        sleep 0.1
+    done
+    echo "the daemon did not get ready"; tail -5 "$work/log"
+    return 1
+}
+
+stop() {
+    [ -n "$daemon" ] || return 0
+    kill -TERM "$daemon" 2>/dev/null
+    for _ in $(seq 150); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.1; done
+    kill -KILL "$daemon" 2>/dev/null && echo "the daemon had to be killed"
+    wait "$daemon" 2>/dev/null
+    daemon=
+}
+
+worker_pid() { pgrep -P "$daemon" | head -1; }
+worker_kib() { awk '/VmRSS/ {print $2}' "/proc/$(worker_pid)/status"; }
+num_sessions() { ctl sessions --json 2>/dev/null | grep -c '"session"'; }
+
+finish() { stop; mps_stop; rm -rf "$work"; }
+trap finish EXIT
+
+# ---- MPS ----------------------------------------------------------------------------------------
+
+mps_start() {
+    PATH=$PATH:/usr/local/nvidia/bin command -v nvidia-cuda-mps-control >/dev/null || return 1
+    export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps-log
+    mkdir -p "$work/mps" "$work/mps-log"
+    PATH=$PATH:/usr/local/nvidia/bin nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1
+}
+
+mps_stop() {
+    [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
+    echo quit | PATH=$PATH:/usr/local/nvidia/bin timeout 20 nvidia-cuda-mps-control \
+        >/dev/null 2>&1
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
+
+# ---- Tests that are more than one client --------------------------------------------------------
+
+several() { # number case rounds: that many clients at once
+    local pids=() status=0 i
+    for i in $(seq "$1"); do
+        client "$2" "$url" "$3" "$i" >"$work/client-$i" 2>&1 &
+        pids+=($!)
+    done
+    for i in "${pids[@]}"; do wait "$i" || status=1; done
+    cat "$work"/client-*; rm -f "$work"/client-*
+    return $status
+}
+
+background() { # case: starts it and waits until it says that it waits
+    : >"$work/held"
+    client "$1" "$url" "${@:2}" >"$work/held" 2>&1 &
+    held=$!
+    for _ in $(seq 200); do
+        grep -q waiting "$work/held" && return 0
+        sleep 0.1
+    done
+    cat "$work/held"
+    return 1
+}
+
+# timeout(1) passes no SIGKILL on: the client is its child.
+kill_client() { pkill -KILL -P "$held"; wait "$held" 2>/dev/null; }
+
+it_client_dies() { # with regions and a request in flight: the session goes, others notice nothing
+    local before
+    before=$(num_sessions)
+    background idle || return 1
+    [ "$(num_sessions)" -gt "$before" ] || { echo "no session of it"; return 1; }
+    kill_client
+    for _ in $(seq 20); do
+        [ "$(num_sessions)" = "$before" ] && break
+        sleep 0.1
+    done
+    [ "$(num_sessions)" = "$before" ] || { echo "its session is still there"; ctl sessions; return 1; }
+    client exact "$url" 8 3
+}
+
+it_worker_dies() {
+    limit=60 background survive || return 1
+    kill -KILL "$(worker_pid)"
+    wait "$held"; local status=$?
+    cat "$work/held"
+    return $status
+}
+
+it_fair() {
+    local floods=() status i
+    for i in 1 2; do background flood || return 1; floods+=("$held"); done
+    client steady "$url" $((25 * scale)); status=$?
+    for held in "${floods[@]}"; do kill_client; done
+    return $status
+}
+
+it_no_growth() {
+    client exact "$url" 16 1 || return 1
+    local before after
+    before=$(worker_kib)
+    limit=120 client growth "$url" "$growth_rounds" || return 1
+    after=$(worker_kib)
+    echo "worker resident: $before KiB before, $after KiB after"
+    [ "$after" -lt $((before + 16384)) ]
+}
+
+it_namespaces() { # own PID, IPC and mount namespaces, own /dev/shm
+    under timeout -k 2 90 unshare --pid --fork --mount-proc --ipc --mount sh -c '
+        mount -t tmpfs tmpfs /dev/shm || exit 1
+        for one in exact stream kinds never; do
+            "$0/service_client" $one "$1" 8 5 || exit 1
+        done' "$bin" "$url"
+}
+
+it_illegal_address() { # a sticky error of the device: answered, worker replaced
+    stop
+    start TOPKD_TEST_CUDA_FAULT=20 || return 1
+    client fault "$url" 60
+    local status=$?
+    stop
+    start || return 1
+    return $status
+}
+
+# ---- Groups -------------------------------------------------------------------------------------
+
+group_cases() {
+    local one
+    for one in exact stream never late refusals kinds stale ranges wrong_uuid; do
+        check "$one" client $one "$url"
+    done
+}
+
+group_several() {
+    check "exact by 2 clients" several 2 exact 16
+    check "stream by 4 clients" several 4 stream 8
+    check "exact by 8 clients" several 8 exact 16
+}
+
+group_lives() {
+    check "client dies with regions and a request in flight" it_client_dies
+    check "worker dies under a waiting stream" it_worker_dies
+    check "small client beside two floods" it_fair
+    check "no growth" it_no_growth
+    check "the worker ends in order" stop
+    check "and starts again" start
+    check "exact afterwards" client exact "$url" 8
+}
+
+group_device() {
+    check "client in its own namespaces" it_namespaces
+    check "illegal address in the worker" it_illegal_address
+    if python3 -c 'import torch' 2>/dev/null; then
+        check "PyTorch's expandable segments" \
+            timeout -k 2 90 python3 "$here/torch_expandable.py" "$bin/../lib/libtopkd.so.0" "$url"
+    else
+        echo "skip $mode PyTorch's expandable segments: no torch in this python3"
+    fi
+}
+
+groups() {
+    local group
+    for group in cases several lives device; do
+        [ -n "$stand_in" ] && [ $group = device ] && continue
+        [ -n "$only" ] && [ "$only" != $group ] && continue
+        "group_$group"
+    done
+}
+
+if [ -n "$stand_in" ]; then
+    device=GPU-fafafafa-fafa-fafa-fafa-fafafafafa00
+    growth_rounds=300
+else
+    device=auto
+    growth_rounds=25000
+fi
+check "start" start
+groups
+stop
+if [ -z "$stand_in" ]; then
+    if mps_start; then
+        mode=mps
+        check "start" start
+        groups
+        stop
+        mps_stop
+    else
+        echo "skip mps: nvidia-cuda-mps-control is not there or does not start"
+    fi
+fi
+if [ "$failed" != 0 ]; then echo "the daemon's log ends:"; tail -20 "$work/log"; fi
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
