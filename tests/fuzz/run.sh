@@ -5,8 +5,8 @@
 #
 #   --build DIR   a build made with TOPKD_FUZZ=ON; without it the preset `fuzz` is built (build/fuzz)
 #   --seconds N   for each target (default 600)
-#   --merge       afterwards keep in tests/fuzz/corpus only the smallest set of inputs, old or new,
-#                 that covers as much; to be committed
+#   --merge       afterwards keep in tests/fuzz/corpus only a smallest set of inputs, old or new, that
+#                 covers as much; to be committed. Inputs with a name of their own are always kept
 #   TARGET        wire_request, wire_reply, settings, npy; without one, all of them
 #
 # What is found lies in DIR/fuzz/TARGET/found, one file an input; the program run with that file
@@ -39,17 +39,21 @@ search() {
         "-artifact_prefix=$work/found/" "${options[@]}" "${inputs[@]}"
 }
 
-# merge BUILD TARGET
+# merge BUILD TARGET: what the corpus needs beside the seeds and the inputs with a name of their own
 merge() {
     local build=$1 target=$2
-    local work=$build/fuzz/$target
-    rm -rf "$work/merged"
-    mkdir -p "$work/merged" "$fuzz/corpus/$target"
-    "$build/bin/fuzz_$target" -merge=1 "-max_len=$input_size_max" "$work/merged" \
-        "$fuzz/corpus/$target" "$work/corpus" "$build/fuzz/seeds/$target"
-    rm -f "$fuzz/corpus/$target"/*
-    cp "$work/merged"/* "$fuzz/corpus/$target/"
-    echo "== $target: $(find "$fuzz/corpus/$target" -type f | wc -l) inputs in the corpus"
+    local merged=$build/fuzz/$target/merged seeds=$build/fuzz/seeds/$target
+    local corpus=$fuzz/corpus/$target hash
+    hash=$(printf '[0-9a-f]%.0s' {1..40}) # names that libFuzzer gives
+    rm -rf "$merged"
+    mkdir -p "$merged" "$corpus"
+    cp "$seeds"/* "$merged/"
+    find "$corpus" -type f ! -name "$hash" -exec cp {} "$merged/" ';'
+    "$build/bin/fuzz_$target" -set_cover_merge=1 -use_counters=0 -max_len=1024 "$merged" \
+        "$corpus" "$build/fuzz/$target/corpus"
+    find "$corpus" -type f -name "$hash" -delete
+    find "$merged" -type f -name "$hash" -exec cp {} "$corpus/" ';'
+    echo "== $target: $(find "$corpus" -type f | wc -l) inputs in the corpus"
 }
 
 main() {
