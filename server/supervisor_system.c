@@ -1,5 +1,7 @@
 #include "supervisor_system.h"
 
+#include "supervisor_gpus.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +22,6 @@
 
 /* Linux gives the initial PID namespace this inode (include/linux/proc_ns.h: PROC_PID_INIT_INO). */
 #define INITIAL_PID_NAMESPACE 0xEFFFFFFCu
-
-#define GPU_FOLDER "/proc/driver/nvidia/gpus" /* the driver lists its GPUs there, one a folder */
 
 uint64_t system_epoch(void)
 {
@@ -146,55 +146,14 @@ void system_reap_orphans(const pid_t *pids, uint32_t num_pids)
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
-/* The UUID in the driver's file of one GPU ("GPU UUID:   GPU-..."). */
-static bool read_gpu(int folder_fd, const char *name, struct settings_device *device_p)
-{
-    char path[300], line[256], uuid[WIRE_UUID_SIZE];
-    bool found = false;
-    snprintf(path, sizeof path, "%s/information", name);
-    int fd = openat(folder_fd, path, O_RDONLY | O_CLOEXEC);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
-    if (file == NULL) {
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    while (!found && fgets(line, sizeof line, file) != NULL)
-        found = sscanf(line, "GPU UUID: %47s", uuid) == 1;
-    fclose(file);
-    if (found)
-        snprintf(device_p->device, sizeof device_p->device, "%s", uuid);
-    return found;
-}
-
-/* In the order of their PCI addresses, which are the names of the folders. */
-static uint32_t find_gpus(struct settings_device *devices, uint32_t num_max)
-{
-    struct dirent **entries;
-    uint32_t num = 0;
-    int num_entries = scandir(GPU_FOLDER, &entries, NULL, alphasort);
-    if (num_entries < 0)
-        return 0; /* no driver */
-    int folder_fd = open(GPU_FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (int i = 0; i < num_entries; i++) {
-        struct settings_device device = {.threads = 0};
-        if (num < num_max && entries[i]->d_name[0] != '.' &&
-            read_gpu(folder_fd, entries[i]->d_name, &device))
-            devices[num++] = device;
-        free(entries[i]);
-    }
-    free(entries);
-    if (folder_fd >= 0)
-        close(folder_fd);
-    return num;
-}
-
 bool system_resolve_devices(const struct settings *settings, bool serves_gpus,
                             struct settings_device *devices_p, uint32_t *num_devices_p, char *text,
                             size_t text_size)
 {
     if (strcmp(settings->devices[0].device, "auto") == 0) {
-        *num_devices_p = serves_gpus ? find_gpus(devices_p, SETTINGS_DEVICES_MAX) : 0;
+        *num_devices_p = serves_gpus ? gpus_find("/proc/driver/nvidia/gpus", "/dev", devices_p,
+                                                 SETTINGS_DEVICES_MAX)
+                                     : 0;
         if (*num_devices_p == 0) {
             devices_p[0] = settings->devices[0];
             strcpy(devices_p[0].device, "cpu");

@@ -1,5 +1,6 @@
 /* Parts of the supervisor that need no process: runtime folder, shared memory, sealed settings. */
 #include "server/supervisor_folder.h"
+#include "server/supervisor_gpus.h"
 #include "server/supervisor_shm.h"
 #include "server/supervisor_system.h"
 
@@ -325,6 +326,54 @@ static void sp_11_devices(void **state)
     assert_string_equal(devices[0].device, gpu);
 }
 
+/* The UUID of a GPU that nothing has used yet; in pieces, since C reads "??-" as one character. */
+#define ASLEEP                                                                                     \
+    "GPU-????????"                                                                                 \
+    "-????"                                                                                        \
+    "-????"                                                                                        \
+    "-????"                                                                                        \
+    "-????????????"
+
+/* The file of a GPU as the driver writes it, tabs included. */
+static void make_gpu(const char *name, const char *uuid, int minor, const char *excluded)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    assert_int_equal(mkdir(path, 0755), 0);
+    snprintf(path, sizeof path, "%s/%s/information", root, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "Model: \t\t NVIDIA H200\nIRQ:   \t\t 41\nGPU UUID: \t %s\nVideo BIOS: \t "
+            "96.00.a5.00.1a\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t %s\n",
+            uuid, name, minor, excluded);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void sp_12_gpus_of_the_driver(void **state)
+{
+    (void)state;
+    static const char first[] = "GPU-8c4a8077-f452-400b-ac51-3a1e0a091043";
+    static const char second[] = "GPU-00000000-0000-0000-0000-000000000001";
+    static struct settings_device devices[SETTINGS_DEVICES_MAX];
+    char path[160];
+    assert_int_equal(gpus_find("/no/driver", "/dev", devices, SETTINGS_DEVICES_MAX), 0);
+    assert_int_equal(gpus_find(root, "/dev", devices, SETTINGS_DEVICES_MAX), 0);
+    make_gpu("0000:b1:00.0", second, 1, "No");
+    make_gpu("0000:06:00.0", first, 0, "No");
+    make_gpu("0000:07:00.0", "GPU-00000000-0000-0000-0000-00000000dead", 2, "Yes");
+    make_gpu("0000:08:00.0", ASLEEP, 9, "No");
+    make_gpu("0000:09:00.0", "", 3, "No");
+    snprintf(path, sizeof path, "%s/nvidia9", root); /* waking it changes nothing here */
+    assert_int_equal(close(open(path, O_WRONLY | O_CREAT, 0600)), 0);
+    snprintf(path, sizeof path, "%s/0000:0a:00.0", root);
+    assert_int_equal(mkdir(path, 0755), 0); /* without a file */
+    assert_int_equal(gpus_find(root, root, devices, SETTINGS_DEVICES_MAX), 2);
+    assert_string_equal(devices[0].device, first);
+    assert_string_equal(devices[1].device, second);
+    assert_int_equal(gpus_find(root, root, devices, 1), 1);
+}
+
 int main(void)
 {
 #define PART_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -340,6 +389,7 @@ int main(void)
         PART_TEST(sp_09_sealed_settings),
         PART_TEST(sp_10_epochs_grow),
         PART_TEST(sp_11_devices),
+        PART_TEST(sp_12_gpus_of_the_driver),
     };
     return cmocka_run_group_tests_name("supervisor_parts", tests, NULL, NULL);
 }
