@@ -4,11 +4,12 @@
 #   supervisor_test.sh BIN_DIR CASE     runs one case
 #   supervisor_test.sh BIN_DIR --list   names all cases
 #
-# BIN_DIR holds topkd and supervisor_probe. Every wait has an end. Exit code: 0 passed, 1 failed (the
+# BIN_DIR holds topkd, supervisor_probe and fake_topkd (the supervisor with workers that misbehave). Every wait has an end. Exit code: 0 passed, 1 failed (the
 # log of the daemon follows), 125 not possible here (the reason is printed).
 set -euo pipefail
 
 bin=$1
+topkd=$bin/topkd
 wait_s=${TOPKD_TEST_WAIT_S:-20} # choice: far above any time under test, also with sanitizers
 
 dir=
@@ -85,7 +86,7 @@ wait_until() {
 gone() { ! alive "$1"; }
 
 start() {
-    "$bin/topkd" --config "$config" >>"$log" 2>&1 &
+    "$topkd" --config "$config" >>"$log" 2>&1 &
     daemon=$!
 }
 
@@ -109,6 +110,7 @@ more_lines() { (($(lines "$1") > $2)); }
 # stop CODE [SIGNAL]: ends the daemon and expects this exit code.
 stop() {
     local code=0
+    [[ -n $daemon ]] || fail "there is no daemon to stop"
     kill "-${2:-TERM}" "$daemon"
     wait_until "the daemon to end" gone "$daemon"
     wait "$daemon" || code=$?
@@ -158,6 +160,27 @@ need_other_user() {
 }
 
 new_epoch() { [[ $(device state) == 1 && $(device device_epoch) -gt $1 ]]; }
+
+# fake BEHAVIOUR: from now on the real supervisor with workers that behave so, and quick limits.
+fake() {
+    topkd=$bin/fake_topkd
+    export TOPKD_FAKE=$dir/behaviour
+    behave "$1"
+    write_config 'worker: {start_ms: 1000, heartbeat_ms: 20, hang_ms: 500, restart_max_ms: 400}' \
+        'drain: {deadline_ms: 200}'
+}
+
+behave() { echo "$1" >"$TOPKD_FAKE"; }
+
+# expect_replaced REASON: the worker is killed for this, twice, and one that behaves serves again.
+expect_replaced() {
+    start
+    wait_until "the worker to be killed" more_lines "worker_kill .*reason=$1\$" 1
+    behave good
+    wait_until "the daemon to recover" new_epoch 0
+    [[ $(device state) == 1 ]] || fail "state $(device state)"
+    stop 0
+}
 
 # ---- Cases -------------------------------------------------------------------------------------
 
@@ -530,6 +553,104 @@ command_line_and_configuration_errors() {
     refuse 74 'cannot write the output' bash -c "'$bin/topkd' --print-config >/dev/full"
 }
 
+worker_that_is_never_ready() {
+    fake never_ready
+    expect_replaced start_timeout
+}
+
+worker_whose_canary_is_wrong() {
+    fake wrong_canary
+    expect_replaced canary_wrong
+}
+
+worker_of_another_epoch() {
+    fake wrong_epoch
+    expect_replaced wrong_epoch
+}
+
+worker_that_sends_garbage() {
+    fake garbage
+    expect_replaced control_failed
+}
+
+worker_that_sends_what_only_a_supervisor_may() {
+    fake unknown
+    expect_replaced unknown_message
+}
+
+worker_that_hangs_up_and_stays() {
+    fake hangs_up
+    expect_replaced does_not_end
+}
+
+worker_that_ignores_a_drain() {
+    local begin
+    fake ignores_drain
+    start_ready
+    begin=$(date +%s%3N)
+    stop 0
+    logged 'reason=drain_deadline' || fail "it was not killed at the deadline"
+    (($(date +%s%3N) - begin >= 200)) || fail "it was killed before the deadline"
+}
+
+# A worker that is still starting has no clients to wait for.
+drain_while_starting() {
+    fake never_ready
+    start
+    wait_until "the worker to start" logged 'worker_start'
+    stop 0
+    logged 'worker_kill .*reason=drain$' || fail "no kill"
+    if logged ' error '; then fail "errors in the log of a quiet end"; fi
+}
+
+drain_while_waiting_to_restart() {
+    fake fails
+    sed -i 's/restart_max_ms: 400/restart_min_ms: 60000, restart_max_ms: 60000/' "$config"
+    start
+    wait_until "the worker to fail" logged 'worker_wait device=cpu wait_ms=60000'
+    expect_status TOPKD_OK ping >/dev/null
+    stop 0
+}
+
+# The death of one device's worker is invisible on the other.
+devices_die_apart() {
+    local gpu=GPU-00000000-0000-0000-0000-000000000001 cpu_line gpu_line before
+    fake good
+    sed -i "s/^devices:.*/devices: [{device: cpu}, {device: $gpu}]/" "$config"
+    start_ready
+    logged ' ready devices=2' || fail "READY before both devices were"
+    before=$(probe devices | grep "^device=$gpu")
+    cpu_line=$(probe devices | grep '^device=cpu')
+    kill -KILL "$(field worker_pid "$cpu_line")"
+    wait_until "the other device" new_epoch "$(field device_epoch "$cpu_line")"
+    gpu_line=$(probe devices | grep "^device=$gpu")
+    [[ $gpu_line == "$before" ]] || fail "before: $before, after: $gpu_line"
+    [[ $(field worker_restarts "$(probe stats)") == 1 ]] || fail "$(probe stats)"
+    stop 0
+}
+
+# systemd is left to start the daemon again only when no device was healthy for very long.
+watchdog_is_withheld_when_nothing_recovers() {
+    local before
+    fake never_ready
+    "$bin/supervisor_probe" --notify "$dir/notify" >"$dir/notices" &
+    helpers+=($!)
+    wait_until "the listener" test -S "$dir/notify"
+    [[ $(ldd "$topkd") == *libsystemd* ]] || skip "topkd was built without libsystemd"
+    NOTIFY_SOCKET=$dir/notify WATCHDOG_USEC=100000 \
+        bash -c 'export WATCHDOG_PID=$$; exec "$@"' _ "$topkd" --config "$config" >>"$log" 2>&1 &
+    daemon=$!
+    wait_until "WATCHDOG" grep -qx 'WATCHDOG=1' "$dir/notices"
+    wait_until "the end of patience" logged 'watchdog_withheld no_healthy_device_ms='
+    before=$(grep -cx 'WATCHDOG=1' "$dir/notices")
+    sleep 0.5
+    (($(grep -cx 'WATCHDOG=1' "$dir/notices") == before)) || fail "WATCHDOG went on"
+    behave good
+    wait_until "READY" grep -qx 'READY=1' "$dir/notices"
+    wait_until "WATCHDOG again" eval "((\$(grep -cx 'WATCHDOG=1' '$dir/notices') > before))"
+    stop 0
+}
+
 # As PID 1 of a namespace of its own it warns, and reaps orphans that are not its children.
 pid_1_reaps_orphans() {
     local inside zombies
@@ -565,7 +686,7 @@ pid_1_of_a_shared_namespace_is_refused() {
     daemon=
 }
 
-cases() { sed -n '/^# ---- Cases/,$s/^\([a-z_0-9]*\)() {$/\1/p' "$0" | grep -vx 'cases\|line_ms'; }
+cases() { sed -n '/^# ---- Cases/,$s/^\([a-z_0-9]*\)() {$/\1/p' "$0" | grep -vx 'cases'; }
 
 if [[ ${2:-} == --list ]]; then
     cases
