@@ -11,8 +11,9 @@
 #include <string.h>
 #include <time.h>
 
-#define CANARY_TIMEOUT_NS UINT64_C(10000000000) /* choice: it takes some 20 us on an idle device   \
-                                                 */
+#define CANARY_TIMEOUT_NS                                                                          \
+    UINT64_C(10000000000) /* choice: it takes some 20 us on an idle device                         \
+                           */
 /* Choice: statistics may be older than now when the device is too busy to copy 64 bytes. */
 #define ROUTES_TIMEOUT_NS UINT64_C(2000000)
 
@@ -64,8 +65,7 @@ enum topkd_status cuda_fail(struct device_cuda *cuda, CUresult result, enum topk
                       cuda_driver_error(cuda->driver, result, error), hint_of(result));
 }
 
-/* ---- The device by its UUID -------------------------------------------------------------------
- */
+/* ---- The device by its UUID ------------------------------------------------------------------ */
 
 static void uuid_text(const CUuuid *uuid, char text[WIRE_UUID_SIZE])
 {
@@ -155,8 +155,7 @@ static enum topkd_status open_context(struct device_cuda *cuda, const char *uuid
     return TOPKD_OK;
 }
 
-/* ---- The canary -------------------------------------------------------------------------------
- */
+/* ---- The canary ------------------------------------------------------------------------------ */
 
 #define CANARY_SCORES_BYTES (sizeof(float) * CANARY_ROWS * CANARY_WIDTH)
 #define CANARY_INDICES_BYTES (sizeof(int32_t) * CANARY_ROWS * CANARY_K)
@@ -262,8 +261,7 @@ static enum topkd_status cuda_self_test(struct device *device, uint64_t seed, ch
     return canary_check(seed, cuda->canary.h_indices, detail) ? TOPKD_OK : TOPKD_E_DEVICE_FAULT;
 }
 
-/* ---- Open and close ---------------------------------------------------------------------------
- */
+/* ---- Open and close -------------------------------------------------------------------------- */
 
 /* "<path>.sock" of the worker's socket as "<path>.fds". */
 static enum topkd_status channel_open(struct device_cuda *cuda, const struct device_config *config,
@@ -333,6 +331,17 @@ static void cuda_close(struct device *device)
     free(cuda);
 }
 
+/* A fault on purpose, for tests of what a lost device does to others: the n-th selection of this
+ * worker reads an illegal address. Nothing of it can be reached through a socket. */
+static void read_test_fault(struct device_cuda *cuda)
+{
+    const char *text = getenv("TOPKD_TEST_CUDA_FAULT");
+    if (text == NULL)
+        return;
+    cuda->fault_countdown = (uint32_t)strtoul(text, NULL, 10);
+    log_warn("test_fault_armed", "kind=illegal_address after=%" PRIu32, cuda->fault_countdown);
+}
+
 static const struct device_ops cuda_ops;
 
 static enum topkd_status cuda_open(const struct device_config *config, struct device **device_p,
@@ -344,6 +353,7 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     cuda->base.ops = &cuda_ops;
     pthread_mutex_init(&cuda->mutex, NULL);
     pthread_mutex_init(&cuda->routes_mutex, NULL);
+    read_test_fault(cuda);
     enum topkd_status status = open_context(cuda, config->device, detail);
     if (status == TOPKD_OK)
         status = channel_open(cuda, config, detail);
@@ -364,8 +374,7 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     return TOPKD_OK;
 }
 
-/* ---- The table --------------------------------------------------------------------------------
- */
+/* ---- The table ------------------------------------------------------------------------------- */
 
 static void cuda_info(const struct device *device, struct device_info *info_p)
 {

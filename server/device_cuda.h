@@ -125,6 +125,7 @@ struct device_cuda {
     struct cuda_bucket *buckets;
     uint32_t num_lanes;
     struct device_lane *lanes[CUDA_LANES_MAX]; /* made so far; they stay until close */
+    uint32_t fault_countdown; /* jobs until one gets an illegal address; 0: none does */
     bool is_faulted;
     char fault[WIRE_DETAIL_SIZE];
     struct cuda_poller poller;
@@ -156,8 +157,7 @@ void cuda_enter(struct device_cuda *cuda);
 enum topkd_status cuda_fail(struct device_cuda *cuda, CUresult result, enum topkd_status otherwise,
                             const char *what, char *detail);
 
-/* ---- device_cuda_graph.c ----------------------------------------------------------------------
- */
+/* ---- device_cuda_graph.c --------------------------------------------------------------------- */
 
 enum topkd_status cuda_bucket_open(struct device *device, struct bucket *bucket, char *detail);
 void cuda_bucket_close(struct device *device, struct bucket *bucket);
@@ -170,8 +170,7 @@ enum topkd_status cuda_exec_get(struct device_lane *lane, struct cuda_bucket *bu
 /* Every configured bucket for this lane. With the mutex. */
 enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail);
 
-/* ---- device_cuda_lane.c -----------------------------------------------------------------------
- */
+/* ---- device_cuda_lane.c ---------------------------------------------------------------------- */
 
 /* Stream, descriptors and workspace of a lane; also the canary's. */
 enum topkd_status cuda_lane_init(struct device_cuda *cuda, struct device_lane *lane,
@@ -204,16 +203,14 @@ bool cuda_lane_wants(const struct device_lane *lane);
 /* The context is lost: ends every job with DEVICE_FAULT. With the mutex. */
 void cuda_lanes_fault(struct device_cuda *cuda);
 
-/* ---- device_cuda_poll.c -----------------------------------------------------------------------
- */
+/* ---- device_cuda_poll.c ---------------------------------------------------------------------- */
 
 enum topkd_status cuda_poller_start(struct device_cuda *cuda, char *detail);
 void cuda_poller_stop(struct device_cuda *cuda);
 /* There is work. With the mutex. */
 void cuda_poller_wake(struct device_cuda *cuda);
 
-/* ---- device_cuda_memory.c ---------------------------------------------------------------------
- */
+/* ---- device_cuda_memory.c -------------------------------------------------------------------- */
 
 /* Where the streams of this device find byte 0 of a semaphore page. */
 CUdeviceptr cuda_shared_device_address(const struct device_shared *shared);

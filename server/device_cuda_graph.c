@@ -6,8 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- Workspaces -------------------------------------------------------------------------------
- */
+/* ---- Workspaces ------------------------------------------------------------------------------ */
 
 /* A workspace of at least size_bytes; the newest is the largest. */
 static enum topkd_status workspace_get(struct device_lane *lane, uint64_t size_bytes,
@@ -38,8 +37,7 @@ static enum topkd_status workspace_get(struct device_lane *lane, uint64_t size_b
     return TOPKD_OK;
 }
 
-/* ---- Graphs -----------------------------------------------------------------------------------
- */
+/* ---- Graphs ---------------------------------------------------------------------------------- */
 
 static enum topkd_status capture(struct device_lane *lane, const struct topk_plan *plan,
                                  CUdeviceptr workspace, CUgraph *graph_p, char *detail)
@@ -121,8 +119,7 @@ enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail)
     return status;
 }
 
-/* ---- Buckets ----------------------------------------------------------------------------------
- */
+/* ---- Buckets --------------------------------------------------------------------------------- */
 
 static enum topkd_status status_of_plan(enum topk_status status)
 {

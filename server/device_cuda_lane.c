@@ -11,8 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- Semaphores -------------------------------------------------------------------------------
- */
+/* ---- Semaphores ------------------------------------------------------------------------------ */
 
 static void futex_wake(struct wire_semaphore *semaphore)
 {
@@ -62,8 +61,7 @@ static void signal_failure(struct device_lane *lane, const struct device_job *jo
     }
 }
 
-/* ---- A job ------------------------------------------------------------------------------------
- */
+/* ---- A job ----------------------------------------------------------------------------------- */
 
 static void set_phase(struct device_job *job, enum device_job_phase phase)
 {
@@ -131,6 +129,8 @@ static bool job_enqueue(struct device_lane *lane, struct device_job *job,
     size_t size_bytes = offsetof(struct cuda_request, lengths);
     request->args = job->args;
     request->args.routes = (struct topk_routes *)(uintptr_t)cuda->d_routes;
+    if (cuda->fault_countdown > 0 && --cuda->fault_countdown == 0)
+        request->args.scores = (const float *)(uintptr_t)16; /* never mapped */
     if (job->lengths_host != NULL) {
         size_t lengths_bytes = (size_t)job->args.num_rows * sizeof(int32_t);
         topkd_assert(lengths_bytes <= sizeof(request->lengths));
@@ -159,8 +159,7 @@ static bool job_enqueue(struct device_lane *lane, struct device_job *job,
     return true;
 }
 
-/* ---- The lane's queue -------------------------------------------------------------------------
- */
+/* ---- The lane's queue ------------------------------------------------------------------------ */
 
 static struct device_job *take_first(struct device_job **first, struct device_job ***last)
 {
@@ -281,8 +280,7 @@ void cuda_lanes_fault(struct device_cuda *cuda)
     }
 }
 
-/* ---- Lanes ------------------------------------------------------------------------------------
- */
+/* ---- Lanes ----------------------------------------------------------------------------------- */
 
 enum topkd_status cuda_lane_init(struct device_cuda *cuda, struct device_lane *lane,
                                  uint32_t number, char *detail)

@@ -17,8 +17,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* ---- Memory of the daemon that a client maps --------------------------------------------------
- */
+/* ---- Memory of the daemon that a client maps ------------------------------------------------- */
 
 /* A semaphore page: a sealed memory file, which the client fetches through the side socket (so that
  * it needs no /dev/shm in common with the daemon, and cannot shrink it under us), registered with
@@ -156,8 +155,7 @@ void cuda_shared_destroy(struct device *device, struct device_shared *base)
     free(shared);
 }
 
-/* ---- Memory of a client -----------------------------------------------------------------------
- */
+/* ---- Memory of a client ---------------------------------------------------------------------- */
 
 struct memory_cuda {
     struct device_memory base;

@@ -74,8 +74,7 @@ void fd_bundle_destroy(struct fd_bundle *bundle)
     free(bundle);
 }
 
-/* ---- Tickets ----------------------------------------------------------------------------------
- */
+/* ---- Tickets --------------------------------------------------------------------------------- */
 
 static void bundle_drop_locked(struct fd_channel *channel, struct fd_bundle *bundle)
 {
@@ -174,8 +173,7 @@ enum topkd_status fd_channel_take(struct fd_channel *channel, const uint8_t byte
     return TOPKD_OK;
 }
 
-/* ---- Published descriptors --------------------------------------------------------------------
- */
+/* ---- Published descriptors ------------------------------------------------------------------- */
 
 enum topkd_status fd_channel_publish(struct fd_channel *channel, int fd, const struct peer *peer,
                                      uint8_t ticket_p[FD_TICKET_SIZE], char *detail)
@@ -229,8 +227,7 @@ uint32_t fd_channel_num_fds(struct fd_channel *channel)
     return num_fds;
 }
 
-/* ---- Connections ------------------------------------------------------------------------------
- */
+/* ---- Connections ----------------------------------------------------------------------------- */
 
 static void connection_close(struct fd_channel *channel, struct connection *connection)
 {
@@ -450,8 +447,7 @@ static bool connection_read(struct fd_channel *channel, struct connection *conne
     return false;
 }
 
-/* ---- The thread -------------------------------------------------------------------------------
- */
+/* ---- The thread ------------------------------------------------------------------------------ */
 
 /* One turn: waits up to a second, accepts, reads, expires. False: stop. */
 static bool channel_turn(struct fd_channel *channel)
@@ -501,8 +497,7 @@ static void *channel_thread(void *arg)
     return NULL;
 }
 
-/* ---- Open and close ---------------------------------------------------------------------------
- */
+/* ---- Open and close -------------------------------------------------------------------------- */
 
 /* Two descriptors a mapping exist for a moment; the worker's own are few. */
 static void raise_open_files(void)

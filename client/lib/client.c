@@ -45,6 +45,9 @@ void client_cond_init(pthread_cond_t *cond)
 
 bool client_cond_wait(struct topkd_client *client, pthread_cond_t *cond, uint64_t deadline_ns)
 {
+    if (deadline_ns == CLOCK_NEVER) {
+        return pthread_cond_wait(cond, &client->mutex) == 0;
+    }
     struct timespec until = clock_timespec(deadline_ns);
     return pthread_cond_timedwait(cond, &client->mutex, &until) != ETIMEDOUT;
 }
@@ -251,7 +254,7 @@ static void cancel_all(struct topkd_client *client)
 static void await_answers(struct topkd_client *client)
 {
     uint64_t deadline_ns = client_deadline_ns(client, TOPKD_TIMEOUT_DEFAULT);
-    while (client->link && !client->link->lost && client->link->num_selects > 0 &&
+    while (client->link && !client->link->lost && client->link->num_in_use > 0 &&
            client_cond_wait(client, &client->changed, deadline_ns)) {
     }
 }

@@ -18,7 +18,7 @@
 #define TOPKD_CLIENT_CLIENT_H
 
 #include "clock.h"
-#include "cuda.h"
+#include "cuda_context.h"
 #include "fault.h"
 #include "list.h"
 #include "rpc.h"
@@ -74,13 +74,15 @@ struct link {
     struct slot *slots; /* [num_slots]: outstanding requests and releases together */
     struct slot *free_slots;
     uint32_t num_slots;
-    uint32_t num_selects; /* in flight */
+    uint32_t num_in_use;  /* slots in flight */
+    uint32_t num_selects; /* of them with an operation */
     uint32_t num_callers; /* threads inside rpc_exchange on this link */
     uint32_t arena_used;  /* slots of the arena: in flight, held, or being released */
     uint64_t sequence;    /* of the last request */
     bool lost;            /* the pipe is gone */
     bool stale;           /* the worker does not know the session any more */
     bool draining;        /* the worker takes no new work; what is in flight may end */
+    uint64_t over_ns;     /* of the renewer: until when a stale link may stay */
 };
 
 /* How a request in flight ended. */
@@ -222,7 +224,7 @@ uint64_t client_deadline_ns(const struct topkd_client *client, uint32_t timeout_
 /* A condition variable on CLOCK_MONOTONIC. */
 void client_cond_init(pthread_cond_t *cond);
 
-/* Waits on `cond` with the mutex held; false when the deadline has passed. */
+/* Waits on `cond` with the mutex held; false when the deadline (or CLOCK_NEVER) has passed. */
 bool client_cond_wait(struct topkd_client *client, pthread_cond_t *cond, uint64_t deadline_ns);
 
 /* Drops a reference; with the mutex held, or when no other thread can see the client. */

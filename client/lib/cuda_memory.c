@@ -13,8 +13,7 @@
 
 static const char advice[] = "copy it into a topkd_buffer (topkd_buffer_copy)";
 
-/* ---- What kind of memory ----------------------------------------------------------------------
- */
+/* ---- What kind of memory --------------------------------------------------------------------- */
 
 static uint64_t attribute(const struct cuda *cuda, int which, cuda_pointer pointer)
 {
@@ -101,8 +100,7 @@ static enum topkd_status describe_ipc(const struct cuda *cuda, struct cuda_expor
     return TOPKD_OK;
 }
 
-/* ---- Virtual memory: a run of allocations -----------------------------------------------------
- */
+/* ---- Virtual memory: a run of allocations ---------------------------------------------------- */
 
 /* One mapped piece at `address`: its extent, and its handle for the caller to release. */
 static enum topkd_status piece_at(const struct cuda *cuda, cuda_pointer address,
@@ -253,8 +251,7 @@ enum topkd_status cuda_export_send(const struct cuda *cuda, const struct cuda_ex
     return status;
 }
 
-/* ---- Regions ----------------------------------------------------------------------------------
- */
+/* ---- Regions --------------------------------------------------------------------------------- */
 
 enum topkd_status topkd_region_register_cuda(struct topkd_client *client, void *pointer,
                                              uint64_t length_bytes, enum topkd_access access,
@@ -288,8 +285,7 @@ enum topkd_status topkd_region_register_cuda(struct topkd_client *client, void *
                               : status;
 }
 
-/* ---- Buffers ----------------------------------------------------------------------------------
- */
+/* ---- Buffers --------------------------------------------------------------------------------- */
 
 static enum topkd_status allocate(const struct cuda *cuda, uint64_t size_bytes,
                                   cuda_pointer *pointer_p, char *detail)

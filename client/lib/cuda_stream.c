@@ -16,8 +16,7 @@ struct stream {
     pthread_mutex_t order; /* held over the stream's writes and waits, which must be in order */
 };
 
-/* ---- Words on the page ------------------------------------------------------------------------
- */
+/* ---- Words on the page ----------------------------------------------------------------------- */
 
 static cuda_pointer word_of(const struct session *session, const struct topkd_semaphore *semaphore)
 {
@@ -53,8 +52,7 @@ static enum topkd_status stream_wait(const struct cuda *cuda, void *stream, cuda
                                                  "the stream takes no wait for a value", detail);
 }
 
-/* ---- Sessions and streams ---------------------------------------------------------------------
- */
+/* ---- Sessions and streams -------------------------------------------------------------------- */
 
 /* The present session, held, with its page ready for streams. Waits for a renewal. */
 static enum topkd_status hold_session(struct topkd_client *client, uint64_t deadline_ns,
@@ -215,8 +213,7 @@ void cuda_streams_free(struct topkd_client *client)
     }
 }
 
-/* ---- Public: selections -----------------------------------------------------------------------
- */
+/* ---- Public: selections ---------------------------------------------------------------------- */
 
 /* Between the stream's write of `ready` and its wait for `done` lies the request. */
 static enum topkd_status select_ordered(struct topkd_client *client, struct session *session,
@@ -310,8 +307,7 @@ enum topkd_status topkd_select_stream(struct topkd_client *client,
     return status;
 }
 
-/* ---- Public: semaphores -----------------------------------------------------------------------
- */
+/* ---- Public: semaphores ---------------------------------------------------------------------- */
 
 /* What both have in common: checks, the session; `write` or wait. */
 static enum topkd_status semaphore_on_stream(struct topkd_semaphore *semaphore, uint64_t value,

@@ -15,6 +15,8 @@
 /* Choice: bounds on what hello may make this process allocate; the daemon's own limits are these
  * (limits.outstanding_max, limits.arena_slots). */
 #define SLOTS_MAX 1024u
+/* Choice: a worker that takes no request for so long hangs or is gone, and NNG did not notice. */
+#define SEND_MS 5000
 
 /* ---- Session --------------------------------------------------------------------------------- */
 
@@ -173,6 +175,7 @@ static void slot_cb(void *arg)
     int error = nng_aio_result(slot->aio);
     if (slot->phase == SLOT_SENDING && error == 0) {
         slot->phase = SLOT_RECEIVING;
+        nng_aio_set_timeout(slot->aio, NNG_DURATION_INFINITE); /* deadlines: engine.c */
         nng_ctx_recv(slot->ctx, slot->aio);
         return;
     }
@@ -199,16 +202,23 @@ struct slot *link_take_slot(struct link *link)
         link->free_slots = slot->next_free;
         slot->next_free = NULL;
         slot->phase = SLOT_SENDING;
+        link->num_in_use++;
     }
     return slot;
 }
 
-void link_give_slot(struct slot *slot)
+static void put_free(struct slot *slot)
 {
     slot->phase = SLOT_FREE;
     slot->op = NULL;
     slot->next_free = slot->link->free_slots;
     slot->link->free_slots = slot;
+}
+
+void link_give_slot(struct slot *slot)
+{
+    put_free(slot);
+    slot->link->num_in_use--;
 }
 
 enum topkd_status link_send(struct slot *slot, struct wire_request *request, char *detail)
@@ -226,6 +236,7 @@ enum topkd_status link_send(struct slot *slot, struct wire_request *request, cha
     slot->sequence = request->sequence;
     slot->kind = request->kind;
     nng_aio_set_msg(slot->aio, message);
+    nng_aio_set_timeout(slot->aio, SEND_MS);
     nng_ctx_send(slot->ctx, slot->aio);
     return TOPKD_OK;
 }
@@ -248,8 +259,7 @@ static enum topkd_status make_slots(struct link *link, char *detail)
         if (nng_aio_alloc(&slot->aio, slot_cb, slot) != 0) {
             return fault(detail, TOPKD_E_NO_MEMORY, "no memory for %u requests", num_slots);
         }
-        nng_aio_set_timeout(slot->aio, NNG_DURATION_INFINITE); /* see engine_expire */
-        link_give_slot(slot);
+        put_free(slot);
     }
     return TOPKD_OK;
 }
@@ -334,7 +344,7 @@ void link_close(struct link *link)
         rpc_abort(link->rpc);
     }
     for (uint32_t i = 0; i < link->num_slots; i++) {
-        nng_aio_stop(link->slots[i].aio); /* waits for its callback */
+        nng_aio_stop(link->slots[i].aio); /* ends what it does, waits for its callback */
         if (link->slots[i].phase != SLOT_FREE) {
             engine_answer(&link->slots[i], &lost); /* stopped between sent and receiving */
         }

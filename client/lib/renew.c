@@ -6,9 +6,9 @@
  * idle client is ready again soon but does not knock for ever at a daemon that was stopped.
  */
 #include "client.h"
+#include "thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 
 /* Choices: the pause after a failed attempt, doubled up to the longer one; and the most that one
@@ -16,6 +16,8 @@
 #define BACKOFF_MIN_NS (10 * CLOCK_NS_PER_MS)
 #define BACKOFF_MAX_NS (500 * CLOCK_NS_PER_MS)
 #define ATTEMPT_MS 2000u
+/* Choice: how long the answers of a stale session are waited for. */
+#define STALE_NS (500 * CLOCK_NS_PER_MS)
 
 void renew_wake(struct topkd_client *client)
 {
@@ -41,11 +43,25 @@ bool renew_transient(enum topkd_status status)
 
 /* ---- Taking down ----------------------------------------------------------------------------- */
 
-/* Whether the link has come to its end; a draining one lets its requests finish first. */
-static bool link_over(const struct link *link)
+/*
+ * When the link may be taken down, CLOCK_NEVER while it serves. One whose pipe is gone at once; one
+ * that is only done for (stale, draining) when the last answer has come, because closing a pipe
+ * while something arrives is what NNG does not take well (rpc_close). A stale session's requests
+ * are all refused quickly; a draining worker ends by itself.
+ */
+static uint64_t over_ns(struct link *link)
 {
-    return link->lost || link->stale ||
-           (link->draining && link->num_selects == 0 && link->num_callers == 0);
+    bool idle = link->num_in_use == 0 && link->num_callers == 0;
+    if (link->lost || (idle && (link->stale || link->draining))) {
+        return 0;
+    }
+    if (!link->stale) {
+        return CLOCK_NEVER;
+    }
+    if (link->over_ns == 0) {
+        link->over_ns = clock_now_ns() + STALE_NS;
+    }
+    return link->over_ns;
 }
 
 /* With the mutex held, released meanwhile. What was in flight is parked again afterwards. */
@@ -146,9 +162,8 @@ static bool rebuild(struct topkd_client *client)
 static bool wanted(const struct topkd_client *client)
 {
     uint64_t eager_ns = (uint64_t)client->timeout_ms * CLOCK_NS_PER_MS;
-    return !client->link && !client->ended &&
-           (!list_empty(&client->parked) || client->num_awaiting > 0 ||
-            clock_now_ns() - client->outage_ns < eager_ns);
+    return !client->ended && (!list_empty(&client->parked) || client->num_awaiting > 0 ||
+                              clock_now_ns() - client->outage_ns < eager_ns);
 }
 
 static void *run(void *arg)
@@ -157,13 +172,14 @@ static void *run(void *arg)
     uint64_t backoff_ns = BACKOFF_MIN_NS;
     pthread_mutex_lock(&client->mutex);
     while (!client->closing) {
-        if (client->link && link_over(client->link)) {
+        uint64_t until_ns = client->link ? over_ns(client->link) : CLOCK_NEVER;
+        if (client->link && clock_passed(until_ns)) {
             take_down(client);
             backoff_ns = BACKOFF_MIN_NS;
-        } else if (!wanted(client)) {
-            pthread_cond_wait(&client->renewing, &client->mutex);
+        } else if (client->link || !wanted(client)) {
+            (void)client_cond_wait(client, &client->renewing, until_ns);
         } else if (!rebuild(client)) {
-            uint64_t until_ns = clock_now_ns() + backoff_ns;
+            until_ns = clock_now_ns() + backoff_ns;
             while (!client->closing && client_cond_wait(client, &client->renewing, until_ns)) {
             }
             backoff_ns = clock_earlier(backoff_ns * 2, BACKOFF_MAX_NS);
@@ -175,12 +191,7 @@ static void *run(void *arg)
 
 enum topkd_status renew_start(struct topkd_client *client, char *detail)
 {
-    /* The thread takes no signals: they are the program's. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&client->renewer, NULL, run, client);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&client->renewer, run, client);
     if (error) {
         return fault_system(detail, "cannot start a thread", error);
     }

@@ -2,6 +2,7 @@
 #include "rpc_internal.h"
 
 #include "fault.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -20,6 +21,8 @@
  * mode), and how often that is looked at. */
 #define REFUSED_MS 300u
 #define LOOK_MS 50u
+/* Choice: how long rpc_close waits for NNG, which takes well under a millisecond. */
+#define BURY_S 2
 
 #define URL_SCHEME "ipc://"
 
@@ -262,48 +265,69 @@ enum topkd_status rpc_open(const char *url, uint64_t deadline_ns, struct rpc **r
     }
     int error = nng_req0_open(&rpc->socket);
     if (error) {
-        status = fault_nng(detail, "cannot open a socket", error);
-        goto err_free;
+        deallocate(rpc);
+        return fault_nng(detail, "cannot open a socket", error);
     }
     error = configure(rpc);
     if (error) {
         status = fault_nng(detail, url, error);
-        goto err_close;
+    } else {
+        status = wait_up(rpc, deadline_ns, detail);
     }
-    status = wait_up(rpc, deadline_ns, detail);
     if (status != TOPKD_OK) {
-        goto err_close;
+        rpc_close(rpc);
+        return status;
     }
     *rpc_p = rpc;
     return TOPKD_OK;
-
-err_close:
-    nng_close(rpc->socket);
-err_free:
-    deallocate(rpc);
-    return status;
 }
 
 void rpc_abort(struct rpc *rpc)
 {
     pthread_mutex_lock(&rpc->mutex);
-    bool first = !rpc->aborted;
-    rpc->aborted = true;
+    nng_pipe pipe = {.id = (uint32_t)rpc->pipe_id};
     if (!rpc->lost) {
         lose_and_unlock(rpc);
     } else {
         pthread_mutex_unlock(&rpc->mutex);
     }
-    if (first) {
-        nng_close(rpc->socket);
+    if (pipe.id != 0) {
+        (void)nng_pipe_close(pipe); /* the other side sees it now; the rest may take its time */
     }
 }
 
+/* Closes and frees; a thread of its own, see rpc_close. */
+static void *bury(void *arg)
+{
+    struct rpc *rpc = arg;
+    nng_close(rpc->socket);
+    deallocate(rpc);
+    return NULL;
+}
+
+/*
+ * NNG 1.5.2 can wait for ever in nng_close: when its pipe is closed between the arrival of a
+ * message's head and the request for its body, the receive is dropped without a completion
+ * (ipc_pipe_recv_cb goes on after nni_aio_close, and nni_aio_begin then fails in silence). Callers
+ * close when no answer is on its way, which leaves that to a peer that dies at the wrong moment.
+ * Then the connection is left to a thread that will not end, rather than the caller.
+ */
 void rpc_close(struct rpc *rpc)
 {
-    if (rpc) {
-        rpc_abort(rpc);
-        deallocate(rpc);
+    pthread_t thread;
+    if (!rpc) {
+        return;
+    }
+    rpc_abort(rpc);
+    if (thread_start(&thread, bury, rpc) != 0) {
+        (void)bury(rpc);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until); /* what pthread_timedjoin_np takes */
+    until.tv_sec += BURY_S;
+    if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
+        (void)pthread_detach(thread);
     }
 }
 

@@ -75,11 +75,12 @@ struct rpc_peer rpc_peer(const struct rpc *rpc);
 nng_socket rpc_socket(const struct rpc *rpc);
 const char *rpc_url(const struct rpc *rpc);
 
-/* Ends the connection: exchanges in flight return TOPKD_E_UNREACHABLE, lost() is called. The
- * object stays valid for rpc_close. Blocks for callbacks of NNG only. */
+/* Ends the connection: exchanges in flight return TOPKD_E_UNREACHABLE, lost() is called before this
+ * returns. The object stays valid for rpc_close. Does not block. */
 void rpc_abort(struct rpc *rpc);
 
-/* Aborts and frees. No other call may be running or follow. NULL is allowed. */
+/* Aborts and frees. No other call may be running or follow. Best when no reply is outstanding: see
+ * rpc.c for why. Blocks for a moment, two seconds in the worst case. NULL is allowed. */
 void rpc_close(struct rpc *rpc);
 
 #endif

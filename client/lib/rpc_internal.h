@@ -15,7 +15,6 @@ struct rpc {
     int pipe_id; /* of the one pipe that was let in; 0 before */
     bool up;     /* the pipe was started */
     bool lost;   /* the pipe is gone, or the connection was aborted */
-    bool aborted;
     struct rpc_peer peer;
     struct rpc_exchange *exchanges; /* in flight */
     void (*lost_cb)(void *arg);

@@ -26,9 +26,10 @@ daemon=
 mode=plain
 if [ -n "$stand_in" ]; then scale=1; else scale=20; fi
 
-# Programs under test see the stand-in; the shell's own tools do not.
-under() { if [ -n "$stand_in" ]; then LD_PRELOAD=$stand_in "$@"; else "$@"; fi; }
-client() { under timeout -k 2 "${limit:-60}" "$bin/service_client" "$@"; }
+# Programs under test see the stand-in; the shell's own tools do not. env(1) becomes the program.
+under=(env)
+[ -z "$stand_in" ] || under=(env "LD_PRELOAD=$stand_in")
+client() { "${under[@]}" timeout -k 2 "${limit:-60}" "$bin/service_client" "$@"; }
 ctl() { timeout -k 2 20 "$bin/topkctl" --url "$url" "$@"; }
 
 note() {
@@ -64,7 +65,7 @@ YAML
 
 start() { # environment...
     config
-    under env "$@" "$bin/topkd" --config "$work/topkd.yaml" >>"$work/log" 2>&1 </dev/null &
+    "${under[@]}" "$@" "$bin/topkd" --config "$work/topkd.yaml" >>"$work/log" 2>&1 </dev/null &
     daemon=$!
     for _ in $(seq 300); do
         ctl devices 2>/dev/null | grep -q ' ready ' && return 0
@@ -88,7 +89,16 @@ worker_pid() { pgrep -P "$daemon" | head -1; }
 worker_kib() { awk '/VmRSS/ {print $2}' "/proc/$(worker_pid)/status"; }
 num_sessions() { ctl sessions --json 2>/dev/null | grep -c '"session"'; }
 
-finish() { stop; mps_stop; rm -rf "$work"; }
+# The stand-in's memory of processes that were killed.
+sweep() {
+    local file pid
+    for file in /dev/shm/fakecuda-*; do
+        pid=${file#/dev/shm/fakecuda-}; pid=${pid%%-*}
+        [ -e "$file" ] && [ ! -e "/proc/$pid" ] && rm -f "$file"
+    done
+}
+
+finish() { stop; mps_stop; [ -z "$stand_in" ] || sweep; rm -rf "$work"; }
 trap finish EXIT
 
 # ---- MPS ----------------------------------------------------------------------------------------
@@ -122,7 +132,7 @@ several() { # number case rounds: that many clients at once
 
 background() { # case: starts it and waits until it says that it waits
     : >"$work/held"
-    client "$1" "$url" "${@:2}" >"$work/held" 2>&1 &
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" "$1" "$url" >"$work/held" 2>&1 &
     held=$!
     for _ in $(seq 200); do
         grep -q waiting "$work/held" && return 0
@@ -150,7 +160,7 @@ it_client_dies() { # with regions and a request in flight: the session goes, oth
 }
 
 it_worker_dies() {
-    limit=60 background survive || return 1
+    background survive || return 1
     kill -KILL "$(worker_pid)"
     wait "$held"; local status=$?
     cat "$work/held"
@@ -176,7 +186,7 @@ it_no_growth() {
 }
 
 it_namespaces() { # own PID, IPC and mount namespaces, own /dev/shm
-    under timeout -k 2 90 unshare --pid --fork --mount-proc --ipc --mount sh -c '
+    "${under[@]}" timeout -k 2 90 unshare --pid --fork --mount-proc --ipc --mount sh -c '
         mount -t tmpfs tmpfs /dev/shm || exit 1
         for one in exact stream kinds never; do
             "$0/service_client" $one "$1" 8 5 || exit 1

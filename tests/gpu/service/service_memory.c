@@ -16,7 +16,7 @@ static void refuse(struct topkd_client *client, uint64_t pointer, uint64_t lengt
           topkd_status_name(got), topkd_detail(), topkd_status_name(status), word);
 }
 
-/* Virtual memory of two pieces, each of its own allocation. */
+/* Virtual memory of two pieces, each of its own allocation, and a gap behind. */
 static CUdeviceptr virtual_alloc(size_t piece_bytes, bool exportable)
 {
     CUmemAllocationProp properties = {
@@ -27,7 +27,7 @@ static CUdeviceptr virtual_alloc(size_t piece_bytes, bool exportable)
     CUdeviceptr address;
     if (exportable)
         properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    CU(cuMemAddressReserve(&address, 2 * piece_bytes, 0, 0, 0));
+    CU(cuMemAddressReserve(&address, 3 * piece_bytes, 0, 0, 0));
     for (size_t i = 0; i < 2; i++) {
         CUmemGenericAllocationHandle handle;
         CU(cuMemCreate(&handle, piece_bytes, &properties, 0));

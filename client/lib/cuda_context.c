@@ -1,4 +1,4 @@
-/* cuda.c - a client's device context, and what its sessions hold of it. */
+/* cuda_context.c - a client's device context, and what its sessions hold of it. */
 #include "client.h"
 
 #include <errno.h>
@@ -48,8 +48,7 @@ void cuda_leave(const struct cuda *cuda)
     (void)cuda->driver->context_pop(&context);
 }
 
-/* ---- The janitor ------------------------------------------------------------------------------
- */
+/* ---- The janitor ----------------------------------------------------------------------------- */
 
 static void free_session(const struct cuda *cuda, struct session *session)
 {
@@ -99,8 +98,7 @@ void cuda_retire(struct session *session)
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-/* ---- Open and end -----------------------------------------------------------------------------
- */
+/* ---- Open and end ---------------------------------------------------------------------------- */
 
 static void uuid_text(const struct cuda_uuid *uuid, char text[WIRE_UUID_SIZE])
 {
@@ -250,8 +248,7 @@ void cuda_end(struct topkd_client *client)
     client->cuda = NULL;
 }
 
-/* ---- What a session holds ---------------------------------------------------------------------
- */
+/* ---- What a session holds -------------------------------------------------------------------- */
 
 enum topkd_status cuda_arena_open(struct topkd_client *client, struct session *session,
                                   char *detail)

@@ -1,8 +1,8 @@
 /*
- * cuda.h - the CUDA part of a client: what its sessions, regions, buffers and streams need of the
- * driver. Nothing of it is loaded before a call that needs it.
+ * cuda_context.h - the CUDA part of a client: what its sessions, regions, buffers and streams need
+ * of the driver. Nothing of it is loaded before a call that needs it.
  *
- *   cuda.c         the device's context, arenas and pages of sessions, the janitor
+ *   cuda_context.c the device's context, arenas and pages of sessions, the janitor
  *   cuda_memory.c  how a pointer can be shared; regions and buffers
  *   cuda_stream.c  semaphores and selections in the order of a CUDA stream
  *
@@ -11,8 +11,8 @@
  * held, and what belongs to a session that is gone is given back by a thread of its own, the
  * janitor: answers, and with them the end of every wait, never depend on the driver.
  */
-#ifndef TOPKD_CLIENT_CUDA_H
-#define TOPKD_CLIENT_CUDA_H
+#ifndef TOPKD_CLIENT_CUDA_CONTEXT_H
+#define TOPKD_CLIENT_CUDA_CONTEXT_H
 
 #include "cuda_driver.h"
 #include "topkd_wire.h"
@@ -46,8 +46,7 @@ struct cuda_export {
     uint64_t offset_bytes;     /* of the region in the memory */
 };
 
-/* ---- cuda.c -----------------------------------------------------------------------------------
- */
+/* ---- cuda_context.c -------------------------------------------------------------------------- */
 
 /* The client's CUDA part, made at the first call. INVALID when the session's device is none;
  * NOT_VISIBLE when this process does not see the device. Without the mutex. */
@@ -79,8 +78,7 @@ enum topkd_status cuda_page_need(struct topkd_client *client, struct session *se
  * mutex. */
 void cuda_retire(struct session *session);
 
-/* ---- cuda_memory.c ----------------------------------------------------------------------------
- */
+/* ---- cuda_memory.c --------------------------------------------------------------------------- */
 
 /* Finds out how the memory at export->pointer can be shared and fills in the rest. */
 enum topkd_status cuda_export_describe(const struct cuda *cuda, struct cuda_export *export,
@@ -91,14 +89,12 @@ enum topkd_status cuda_export_describe(const struct cuda *cuda, struct cuda_expo
 enum topkd_status cuda_export_send(const struct cuda *cuda, const struct cuda_export *export,
                                    const char *url, struct wire_memory *memory_p, char *detail);
 
-/* ---- cuda_stream.c ----------------------------------------------------------------------------
- */
+/* ---- cuda_stream.c --------------------------------------------------------------------------- */
 
 /* Forgets the streams; their semaphores go with the client's. */
 void cuda_streams_free(struct topkd_client *client);
 
-/* ---- cuda_memory.c, buffers -------------------------------------------------------------------
- */
+/* ---- cuda_memory.c, buffers ------------------------------------------------------------------ */
 
 enum topkd_status cuda_buffer_fill(struct topkd_buffer *buffer, uint64_t size_bytes, char *detail);
 void cuda_buffer_free(struct topkd_buffer *buffer);

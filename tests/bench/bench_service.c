@@ -1,0 +1,378 @@
+/*
+ * bench_service.c - what the way through the daemon costs over the selection itself, on a GPU.
+ *
+ * usage: bench_service URL LABEL [SECONDS]
+ *
+ * LABEL goes into the first column ("plain", "mps"). For each shape and 1, 2, 4 and 8 client
+ * processes at once it prints one CSV row a mode (results/README-service.md has the method):
+ *   ping       round trip to the worker without work: NNG and the worker's loop
+ *   blocking   topkd_select, scores ready, from the call to its return
+ *   stream     topkd_select_stream, from the call until the stream has passed it
+ *   pipelined  eight requests of one client in flight, time a request
+ * own_us is the time of the same selection alone: replays of its graph, back to back, in this
+ * process, while the daemon is idle.
+ */
+#include "topk_select.h"
+#include "topkd.h"
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CLIENTS_MAX 8
+#define SAMPLES_MAX 200000
+#define DEPTH 8
+#define CU(call) check_cu(#call, (call))
+#define TK(call) check_tk(#call, (call))
+
+static const struct shape {
+    int32_t rows, width, k;
+} shapes[] = {{4, 16384, 512}, {64, 131072, 2048}};
+
+enum mode { MODE_PING, MODE_BLOCKING, MODE_STREAM, MODE_PIPELINED, MODE_COUNT };
+static const char *const mode_names[] = {"ping", "blocking", "stream", "pipelined"};
+
+/* Of the processes together. */
+struct board {
+    pthread_barrier_t start;
+    float own_us[2];
+    uint32_t num_samples[CLIENTS_MAX];
+    double elapsed_s[CLIENTS_MAX];
+    float samples[CLIENTS_MAX][SAMPLES_MAX]; /* us */
+};
+
+struct client {
+    struct topkd_client *topkd;
+    CUstream stream;
+    CUdeviceptr d_scores, d_indices;
+    struct topkd_select_request request;
+    volatile uint64_t *h_mark; /* pinned */
+};
+
+static void check_cu(const char *call, CUresult result)
+{
+    const char *name = "?";
+    if (result == CUDA_SUCCESS)
+        return;
+    cuGetErrorName(result, &name);
+    fprintf(stderr, "%s: %s\n", call, name);
+    _exit(1);
+}
+
+static void check_tk(const char *call, enum topkd_status status)
+{
+    if (status == TOPKD_OK)
+        return;
+    fprintf(stderr, "%s: %s: %s\n", call, topkd_status_name(status), topkd_detail());
+    _exit(1);
+}
+
+static double now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static void open_gpu(CUdevice *device_p)
+{
+    CUcontext context;
+    CU(cuInit(0));
+    CU(cuDeviceGet(device_p, 0));
+    CU(cuDevicePrimaryCtxRetain(&context, *device_p));
+    CU(cuCtxSetCurrent(context));
+}
+
+/* Scores of a bell-like shape (sums of four uniforms), the same in every run. */
+static void fill(CUdeviceptr d_scores, size_t count)
+{
+    float *scores = malloc(count * sizeof(*scores));
+    uint64_t state = 88172645463325252u;
+    if (!scores)
+        _exit(1);
+    for (size_t i = 0; i < count; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        scores[i] = (float)((state & 0xffff) + (state >> 16 & 0xffff) + (state >> 32 & 0xffff) +
+                            (state >> 48)) /
+                        65536.0f -
+                    2.0f;
+    }
+    CU(cuMemcpyHtoD(d_scores, scores, count * sizeof(*scores)));
+    free(scores);
+}
+
+/* ---- The selection alone --------------------------------------------------------------------- */
+
+static CUgraphExec capture(const struct topk_plan *plan, CUdeviceptr d_args, CUdeviceptr workspace,
+                           CUstream stream)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    if (topk_cuda_enqueue(plan, (const struct topk_args *)(uintptr_t)d_args,
+                          (void *)(uintptr_t)workspace, stream, detail) != TOPK_OK) {
+        fprintf(stderr, "%s\n", detail);
+        _exit(1);
+    }
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    return exec;
+}
+
+static float time_own(const struct shape *shape)
+{
+    enum { REPLAYS = 300 };
+    struct topk_device device;
+    struct topk_plan plan;
+    struct topk_shape wanted = {
+        .k = shape->k, .rows = shape->rows, .width = shape->width, .alignment_bytes = 16};
+    CUdeviceptr d_scores, d_indices, d_args, workspace;
+    CUstream stream;
+    CUevent events[2];
+    float best_ms = 1e9f;
+    if (topk_cuda_device(0, &device, NULL) != TOPK_OK ||
+        topk_plan_make(&wanted, &device, &plan, NULL) != TOPK_OK ||
+        topk_cuda_load(&plan, NULL) != TOPK_OK)
+        _exit(1);
+    size_t count = (size_t)shape->rows * (size_t)shape->width;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&d_scores, count * sizeof(float)));
+    CU(cuMemAlloc(&d_indices, (size_t)shape->rows * (size_t)shape->k * sizeof(int32_t)));
+    CU(cuMemAlloc(&d_args, sizeof(struct topk_args)));
+    CU(cuMemAlloc(&workspace, (size_t)plan.workspace_bytes + 256));
+    fill(d_scores, count);
+    struct topk_args args = {.scores = (const float *)(uintptr_t)d_scores,
+                             .row_stride = shape->width,
+                             .indices = (int32_t *)(uintptr_t)d_indices,
+                             .index_stride = shape->k,
+                             .num_rows = shape->rows,
+                             .width = shape->width,
+                             .length_all = shape->width,
+                             .k = shape->k};
+    CU(cuMemcpyHtoD(d_args, &args, sizeof(args)));
+    if (topk_cuda_workspace_init(&plan, (void *)(uintptr_t)workspace, stream, NULL) != TOPK_OK)
+        _exit(1);
+    CUgraphExec exec = capture(&plan, d_args, workspace, stream);
+    for (int i = 0; i < 2; i++)
+        CU(cuEventCreate(&events[i], CU_EVENT_DEFAULT));
+    for (int round = 0; round < 5; round++) {
+        float ms;
+        CU(cuEventRecord(events[0], stream));
+        for (int i = 0; i < REPLAYS; i++)
+            CU(cuGraphLaunch(exec, stream));
+        CU(cuEventRecord(events[1], stream));
+        CU(cuStreamSynchronize(stream));
+        CU(cuEventElapsedTime(&ms, events[0], events[1]));
+        best_ms = ms < best_ms ? ms : best_ms;
+    }
+    return best_ms * 1e3f / REPLAYS;
+}
+
+/* ---- A client -------------------------------------------------------------------------------- */
+
+static void open_client(const char *url, const struct shape *shape, struct client *client)
+{
+    CUdevice device;
+    struct topkd_client_options options = {
+        .url = url, .name = "bench_service", .timeout_ms = 30000};
+    struct topkd_region *scores, *indices;
+    open_gpu(&device);
+    TK(topkd_client_open(&options, &client->topkd));
+    size_t count = (size_t)shape->rows * (size_t)shape->width;
+    size_t indices_bytes = (size_t)shape->rows * (size_t)shape->k * sizeof(int32_t) * DEPTH;
+    CU(cuStreamCreate(&client->stream, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&client->d_scores, count * sizeof(float)));
+    CU(cuMemAlloc(&client->d_indices, indices_bytes));
+    CU(cuMemHostAlloc((void **)&client->h_mark, 64, CU_MEMHOSTALLOC_DEVICEMAP));
+    *client->h_mark = 0;
+    fill(client->d_scores, count);
+    TK(topkd_region_register_cuda(client->topkd, (void *)(uintptr_t)client->d_scores,
+                                  count * sizeof(float), TOPKD_ACCESS_READ, &scores));
+    TK(topkd_region_register_cuda(client->topkd, (void *)(uintptr_t)client->d_indices,
+                                  indices_bytes, TOPKD_ACCESS_READ_WRITE, &indices));
+    client->request = (struct topkd_select_request){.scores = {.region = scores},
+                                                    .indices = {.region = indices},
+                                                    .rows = (uint32_t)shape->rows,
+                                                    .width = (uint32_t)shape->width,
+                                                    .k = (uint32_t)shape->k};
+}
+
+/* One call; returns when it was over for who measures. */
+static double once(struct client *client, enum mode mode)
+{
+    struct topkd_result result;
+    struct topkd_op *op;
+    if (mode == MODE_PING) {
+        TK(topkd_ping(client->topkd, NULL));
+        return now_us();
+    }
+    if (mode == MODE_BLOCKING) {
+        TK(topkd_select(client->topkd, &client->request, &result));
+        return now_us();
+    }
+    uint64_t mark = *client->h_mark + 1;
+    TK(topkd_select_stream(client->topkd, &client->request, client->stream, &op));
+    CU(cuStreamWriteValue64(client->stream, (CUdeviceptr)(uintptr_t)client->h_mark, mark, 0));
+    while (*client->h_mark != mark) {
+    }
+    double passed_us = now_us();
+    TK(topkd_op_wait(op, 0)); /* the reply comes later, and is no part of the stream's time */
+    TK(topkd_op_finish(op, NULL));
+    return passed_us;
+}
+
+static uint32_t run_single(struct client *client, enum mode mode, double seconds, float *samples)
+{
+    uint32_t num = 0;
+    for (int i = 0; i < 50; i++)
+        (void)once(client, mode);
+    double start_us = now_us(), end_us = start_us + seconds * 1e6;
+    while (num < SAMPLES_MAX && start_us < end_us) {
+        samples[num++] = (float)(once(client, mode) - start_us);
+        start_us = now_us();
+    }
+    return num;
+}
+
+/* Time a request: from end to end, DEPTH in flight. */
+static uint32_t run_pipelined(struct client *client, double seconds, float *samples)
+{
+    struct topkd_op *ops[DEPTH] = {NULL};
+    uint32_t num = 0, started = 0;
+    double end_us = now_us() + seconds * 1e6, last_us = 0;
+    uint64_t slot_bytes = (uint64_t)client->request.rows * client->request.k * sizeof(int32_t);
+    for (;; started++) {
+        struct topkd_op **op = &ops[started % DEPTH];
+        if (*op) {
+            TK(topkd_op_wait(*op, 0));
+            TK(topkd_op_finish(*op, NULL));
+            double ended_us = now_us();
+            if (started > 4 * DEPTH && num < SAMPLES_MAX)
+                samples[num++] = (float)(ended_us - last_us);
+            last_us = ended_us;
+            *op = NULL;
+            if (ended_us >= end_us)
+                break;
+        }
+        struct topkd_select_request request = client->request;
+        request.indices.offset_bytes = started % DEPTH * slot_bytes;
+        TK(topkd_select_start(client->topkd, &request, NULL, op));
+    }
+    for (int i = 0; i < DEPTH; i++) {
+        if (ops[i]) {
+            TK(topkd_op_wait(ops[i], 0));
+            TK(topkd_op_finish(ops[i], NULL));
+        }
+    }
+    return num;
+}
+
+static void client_main(struct board *board, const char *url, const struct shape *shape, int index,
+                        double seconds)
+{
+    struct client client;
+    open_client(url, shape, &client);
+    for (int mode = 0; mode < MODE_COUNT; mode++) {
+        pthread_barrier_wait(&board->start);
+        double start_us = now_us();
+        board->num_samples[index] =
+            mode == MODE_PIPELINED
+                ? run_pipelined(&client, seconds, board->samples[index])
+                : run_single(&client, (enum mode)mode, seconds, board->samples[index]);
+        board->elapsed_s[index] = (now_us() - start_us) / 1e6;
+        pthread_barrier_wait(&board->start); /* the parent reads */
+        pthread_barrier_wait(&board->start);
+    }
+    topkd_client_close(client.topkd);
+    _exit(0);
+}
+
+/* ---- The parent: has no context of its own ----------------------------------------------------
+ */
+
+static int compare(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void report(struct board *board, const char *label, const struct shape *shape, int num,
+                   enum mode mode, float own_us)
+{
+    static float all[CLIENTS_MAX * SAMPLES_MAX];
+    size_t count = 0;
+    double rate = 0;
+    for (int i = 0; i < num; i++) {
+        memcpy(all + count, board->samples[i], board->num_samples[i] * sizeof(float));
+        count += board->num_samples[i];
+        rate += board->num_samples[i] / board->elapsed_s[i];
+    }
+    if (count == 0)
+        return;
+    qsort(all, count, sizeof(float), compare);
+    float p50 = all[count / 2], p99 = all[count * 99 / 100];
+    float base_us = mode == MODE_PING ? 0 : own_us;
+    printf("%s,%s,%d,%d,%d,%d,%zu,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f\n", label, mode_names[mode], num,
+           shape->rows, shape->width, shape->k, count, (double)p50, (double)p99, (double)own_us,
+           (double)(p50 - base_us), rate, mode == MODE_PING ? 0.0 : rate * (double)own_us / 1e6);
+    fflush(stdout);
+}
+
+static void run_shape(struct board *board, const char *url, const char *label, int which,
+                      double seconds)
+{
+    const struct shape *shape = &shapes[which];
+    pid_t own = fork();
+    if (own == 0) {
+        CUdevice device;
+        open_gpu(&device);
+        board->own_us[which] = time_own(shape);
+        _exit(0);
+    }
+    waitpid(own, NULL, 0);
+    for (int num = 1; num <= CLIENTS_MAX; num *= 2) {
+        pthread_barrierattr_t attribute;
+        pthread_barrierattr_init(&attribute);
+        pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
+        pthread_barrier_init(&board->start, &attribute, (unsigned)num + 1);
+        for (int i = 0; i < num; i++) {
+            if (fork() == 0)
+                client_main(board, url, shape, i, seconds);
+        }
+        for (int mode = 0; mode < MODE_COUNT; mode++) {
+            pthread_barrier_wait(&board->start);
+            pthread_barrier_wait(&board->start);
+            report(board, label, shape, num, (enum mode)mode, board->own_us[which]);
+            pthread_barrier_wait(&board->start);
+        }
+        while (wait(NULL) > 0) {
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s URL LABEL [SECONDS]\n", argv[0]);
+        return 64;
+    }
+    struct board *board =
+        mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (board == MAP_FAILED)
+        return 1;
+    printf("label,mode,clients,rows,width,k,samples,p50_us,p99_us,own_us,over_own_p50_us,"
+           "requests_per_s,share_of_replays\n");
+    fflush(stdout);
+    for (int i = 0; i < 2; i++)
+        run_shape(board, argv[1], argv[2], i, argc > 3 ? atof(argv[3]) : 1.0);
+    return 0;
+}

@@ -1,0 +1,50 @@
+/*
+ * fake_cuda.h - a stand-in for libcuda on machines without a GPU.
+ *
+ * Enough of the driver to run the CUDA device of the daemon and the CUDA part of the client library
+ * as real processes: device memory is shared memory, a stream is a thread that does its operations
+ * in order, a wait on a value really waits, a graph is a list of operations, IPC handles and
+ * shareable descriptors map the same bytes in other processes. The rules that decide are kept: a
+ * handle cannot be opened by the process that made it, the handle of an interior pointer is that of
+ * the allocation, a descriptor maps read-only when asked. In place of the kernels stands the CPU
+ * selector. So it proves the logic around the driver; time, scheduling and faults of a device are
+ * for tests/gpu.
+ *
+ * Load it with LD_PRELOAD. Environment: FAKE_CUDA_DEVICES (how many, default 1), FAKE_CUDA_FIRST
+ * (ordinal of the first visible one, default 0: another process may see another device),
+ * FAKE_CUDA_KERNEL_US (least time of a selection).
+ */
+#ifndef TOPKD_TESTS_FAKE_CUDA_H
+#define TOPKD_TESTS_FAKE_CUDA_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum fake_kind { FAKE_COPY, FAKE_SET, FAKE_WRITE, FAKE_WAIT, FAKE_SELECT };
+
+struct fake_op {
+    enum fake_kind kind;
+    void *to;
+    const void *from; /* of a copy; of a selection: its arguments */
+    uint64_t value;
+    size_t size;
+};
+
+#define FAKE_OPS_MAX 64 /* of a graph */
+
+struct CUgraph_st {
+    uint32_t num_ops;
+    struct fake_op ops[FAKE_OPS_MAX];
+};
+
+/* Appends to the stream, or to the graph that it captures. */
+CUresult fake_push(CUstream stream, const struct fake_op *op);
+
+/* What a stream does with FAKE_SELECT. */
+void fake_select(const void *args);
+
+enum fake_memory { FAKE_DEVICE, FAKE_POOL, FAKE_MANAGED, FAKE_HOST, FAKE_OPENED, FAKE_VIRTUAL };
+
+#endif

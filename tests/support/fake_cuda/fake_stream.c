@@ -1,0 +1,347 @@
+/* fake_stream.c - streams as threads, graphs as lists, selections by the CPU selector. */
+#include "fake_cuda.h"
+
+#include "topk_select.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define QUEUE_MAX 4096u
+
+struct CUstream_st {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct fake_op queue[QUEUE_MAX];
+    uint64_t num_pushed, num_done;
+    unsigned long long id;
+    bool is_stopping;
+    struct CUgraph_st *capturing;
+};
+
+struct CUgraphExec_st {
+    struct CUgraph_st graph;
+};
+
+static void pause_us(long us)
+{
+    const struct timespec pause = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+    (void)nanosleep(&pause, NULL);
+}
+
+static void run(const struct fake_op *op)
+{
+    switch (op->kind) {
+    case FAKE_COPY:
+        memcpy(op->to, op->from, op->size);
+        break;
+    case FAKE_SET:
+        memset(op->to, (int)op->value, op->size);
+        break;
+    case FAKE_WRITE:
+        __atomic_store_n((uint64_t *)op->to, op->value, __ATOMIC_SEQ_CST);
+        break;
+    case FAKE_WAIT:
+        while ((int64_t)(__atomic_load_n((uint64_t *)op->to, __ATOMIC_SEQ_CST) - op->value) < 0)
+            pause_us(20);
+        break;
+    case FAKE_SELECT:
+        fake_select(op->from);
+        break;
+    }
+}
+
+static void *stream_main(void *arg)
+{
+    CUstream stream = arg;
+    pthread_mutex_lock(&stream->mutex);
+    for (;;) {
+        while (stream->num_done == stream->num_pushed && !stream->is_stopping)
+            pthread_cond_wait(&stream->changed, &stream->mutex);
+        if (stream->num_done == stream->num_pushed)
+            break;
+        struct fake_op op = stream->queue[stream->num_done % QUEUE_MAX];
+        pthread_mutex_unlock(&stream->mutex);
+        run(&op);
+        pthread_mutex_lock(&stream->mutex);
+        stream->num_done++;
+        pthread_cond_broadcast(&stream->changed);
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    return NULL;
+}
+
+CUresult cuStreamCreate(CUstream *stream_p, unsigned int flags)
+{
+    static unsigned long long next_id;
+    (void)flags;
+    CUstream stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_init(&stream->mutex, NULL);
+    pthread_cond_init(&stream->changed, NULL);
+    stream->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
+    if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *stream_p = stream;
+    return CUDA_SUCCESS;
+}
+
+static CUstream default_stream;
+static pthread_once_t default_once = PTHREAD_ONCE_INIT;
+
+static void make_default(void)
+{
+    cuStreamCreate(&default_stream, 0);
+}
+
+static CUstream real_stream(CUstream stream)
+{
+    pthread_once(&default_once, make_default);
+    return stream != NULL ? stream : default_stream;
+}
+
+CUresult fake_push(CUstream stream, const struct fake_op *op)
+{
+    stream = real_stream(stream);
+    pthread_mutex_lock(&stream->mutex);
+    CUresult result = CUDA_SUCCESS;
+    if (stream->capturing != NULL) {
+        if (stream->capturing->num_ops < FAKE_OPS_MAX)
+            stream->capturing->ops[stream->capturing->num_ops++] = *op;
+        else
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+        while (stream->num_pushed - stream->num_done == QUEUE_MAX)
+            pthread_cond_wait(&stream->changed, &stream->mutex);
+        stream->queue[stream->num_pushed++ % QUEUE_MAX] = *op;
+        pthread_cond_broadcast(&stream->changed);
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    stream = real_stream(stream);
+    pthread_mutex_lock(&stream->mutex);
+    while (stream->num_done != stream->num_pushed)
+        pthread_cond_wait(&stream->changed, &stream->mutex);
+    pthread_mutex_unlock(&stream->mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+    stream = real_stream(stream);
+    pthread_mutex_lock(&stream->mutex);
+    bool idle = stream->num_done == stream->num_pushed;
+    pthread_mutex_unlock(&stream->mutex);
+    return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    pthread_mutex_lock(&stream->mutex);
+    stream->is_stopping = true;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->mutex);
+    pthread_join(stream->thread, NULL);
+    free(stream);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream stream, unsigned long long *id_p)
+{
+    *id_p = real_stream(stream)->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status_p)
+{
+    *status_p = real_stream(stream)->capturing != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                                       : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Operations ------------------------------------------------------------------------------ */
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned int flags)
+{
+    (void)flags;
+    return fake_push(
+        stream, &(struct fake_op){.kind = FAKE_WRITE, .to = (void *)(uintptr_t)to, .value = value});
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned int flags)
+{
+    (void)flags;
+    return fake_push(
+        stream, &(struct fake_op){.kind = FAKE_WAIT, .to = (void *)(uintptr_t)at, .value = value});
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int num, CUstreamBatchMemOpParams *params,
+                            unsigned int flags)
+{
+    for (unsigned i = 0; i < num; i++) {
+        if (params[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+            cuStreamWriteValue64(stream, params[i].writeValue.address, params[i].writeValue.value64,
+                                 flags);
+        else
+            return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult push_copy(CUstream stream, void *to, const void *from, size_t size)
+{
+    return fake_push(stream,
+                     &(struct fake_op){.kind = FAKE_COPY, .to = to, .from = from, .size = size});
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+    return push_copy(stream, (void *)(uintptr_t)to, from, size);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    return push_copy(stream, to, (const void *)(uintptr_t)from, size);
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    return push_copy(stream, (void *)(uintptr_t)to, (const void *)(uintptr_t)from, size);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream)
+{
+    return fake_push(
+        stream, &(struct fake_op){
+                    .kind = FAKE_SET, .to = (void *)(uintptr_t)to, .value = value, .size = size});
+}
+
+/* ---- Graphs ---------------------------------------------------------------------------------- */
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+{
+    (void)mode;
+    stream->capturing = calloc(1, sizeof(*stream->capturing));
+    return stream->capturing != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph_p)
+{
+    *graph_p = stream->capturing;
+    stream->capturing = NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigned long long flags)
+{
+    (void)flags;
+    CUgraphExec exec = malloc(sizeof(*exec));
+    if (exec == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    exec->graph = *graph;
+    *exec_p = exec;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
+{
+    (void)exec;
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+    for (uint32_t i = 0; i < exec->graph.num_ops; i++)
+        fake_push(stream, &exec->graph.ops[i]);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+    free(exec);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+    free(graph);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Selection: in place of libtopksel's CUDA half ------------------------------------------- */
+
+struct selection {
+    const struct topk_args *d_args;
+    struct topk_plan plan;
+};
+
+enum topk_status topk_cuda_device(int ordinal, struct topk_device *device_p, char *detail)
+{
+    (void)ordinal;
+    (void)detail;
+    *device_p = (struct topk_device){.num_multiprocessors = 132,
+                                     .compute_major = 9,
+                                     .shared_bytes_per_block = 232448,
+                                     .shared_bytes_per_multiprocessor = 233472,
+                                     .l2_bytes = 60 << 20};
+    return TOPK_OK;
+}
+
+enum topk_status topk_cuda_load(const struct topk_plan *plan, char *detail)
+{
+    (void)plan;
+    (void)detail;
+    return TOPK_OK;
+}
+
+enum topk_status topk_cuda_workspace_init(const struct topk_plan *plan, void *d_workspace,
+                                          void *stream, char *detail)
+{
+    (void)detail;
+    return cuMemsetD8Async((CUdeviceptr)(uintptr_t)d_workspace, 0, (size_t)plan->workspace_bytes,
+                           stream) == CUDA_SUCCESS
+               ? TOPK_OK
+               : TOPK_E_CUDA;
+}
+
+enum topk_status topk_cuda_enqueue(const struct topk_plan *plan, const struct topk_args *d_args,
+                                   void *d_workspace, void *stream, char *detail)
+{
+    (void)d_workspace;
+    (void)detail;
+    struct selection *selection = malloc(sizeof(*selection)); /* lives as long as the graph could */
+    if (selection == NULL)
+        return TOPK_E_NO_MEMORY;
+    *selection = (struct selection){.d_args = d_args, .plan = *plan};
+    fake_push(stream, &(struct fake_op){.kind = FAKE_SELECT, .from = selection});
+    return TOPK_OK;
+}
+
+void fake_select(const void *what)
+{
+    static struct topk_cpu *cpu;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    const struct selection *selection = what;
+    const char *least_us = getenv("FAKE_CUDA_KERNEL_US");
+    pthread_mutex_lock(&mutex);
+    if (cpu == NULL &&
+        topk_cpu_create(&(struct topk_cpu_config){.num_threads = 1}, &cpu, NULL) != TOPK_OK)
+        abort();
+    pthread_mutex_unlock(&mutex);
+    if (least_us != NULL)
+        pause_us(atol(least_us));
+    struct topk_args args = *selection->d_args;
+    const struct topk_shape *shape = &selection->plan.shape;
+    if (args.num_rows > shape->rows || args.width > shape->width || args.k > shape->k)
+        abort(); /* the bucket does not serve the request */
+    if (topk_cpu_select(cpu, &args, &shape->options, NULL, NULL) != TOPK_OK)
+        abort();
+}
