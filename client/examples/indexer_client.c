@@ -169,13 +169,28 @@ static double percentile(const double *sorted_us, uint32_t count, uint32_t perce
     return sorted_us[rank > 0 ? rank - 1 : 0];
 }
 
+/* This example fills its buffer with the CPU; a GPU's buffer is device memory. */
+static bool check_device(struct topkd_client *client)
+{
+    struct topkd_client_info info;
+    enum topkd_status status = topkd_client_info(client, &info);
+    if (status != TOPKD_OK) {
+        return failed("device", status);
+    }
+    if (info.device_kind != TOPKD_DEVICE_CPU) {
+        fprintf(stderr, "indexer_client: %s is a GPU; name a CPU device with --device\n",
+                info.device);
+    }
+    return info.device_kind == TOPKD_DEVICE_CPU;
+}
+
 static bool run(struct topkd_client *client, const struct settings *settings,
                 const struct npy_view *file)
 {
     struct tensors tensors = {0};
     double *times_us = calloc(settings->repeats, sizeof(*times_us));
     bool exact = false;
-    bool good = times_us != NULL && allocate(client, settings, &tensors) &&
+    bool good = times_us != NULL && check_device(client) && allocate(client, settings, &tensors) &&
                 fill(settings, file, &tensors) &&
                 select_repeatedly(client, settings, &tensors, times_us, &exact);
     if (good) {

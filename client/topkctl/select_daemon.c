@@ -54,6 +54,13 @@ static struct layout layout_of(const struct select_job *job, uint64_t rows)
 static enum ctl_exit choose_block(const struct select_job *job,
                                   const struct topkd_client_info *info, uint32_t *block_rows_p)
 {
+    if (info->device_kind != TOPKD_DEVICE_CPU) {
+        return report_failure(
+            job->options, CTL_EXIT_FAILED,
+            "select: device %s keeps its buffers in its own memory, and files are "
+            "read by the CPU: name a CPU device with --device, or use --local",
+            info->device);
+    }
     uint64_t slack = 6 * ALIGNMENT;
     uint64_t row_bytes = select_row_bytes(job);
     if (job->width > info->width_max || job->k > info->k_max ||
