@@ -132,8 +132,7 @@ static int run_supervisor(const struct options *options)
     return supervisor_main(options, &settings);
 }
 
-/* ---- Worker: device threads epoch shm_prefix url -----------------------------------------------
- */
+/* ---- Worker: device threads epoch shm_prefix url --------------------------------------------- */
 
 #define WORKER_ARGC 5
 

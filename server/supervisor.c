@@ -23,8 +23,7 @@
 
 static const int signal_numbers[SUPERVISOR_SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
 
-/* ---- State as systemd and the log see it ------------------------------------------------------
- */
+/* ---- State as systemd and the log see it ----------------------------------------------------- */
 
 uint32_t supervisor_num_restarts(const struct supervisor *supervisor)
 {
@@ -129,8 +128,7 @@ static void on_watchdog(uv_timer_t *timer)
                   sick_ms, patience_ms);
 }
 
-/* ---- The end ----------------------------------------------------------------------------------
- */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static void on_finish(uv_timer_t *timer)
 {
@@ -163,13 +161,28 @@ void supervisor_drain(struct supervisor *supervisor, uint32_t deadline_ms, const
     supervisor_slot_changed(supervisor);
 }
 
-/* ---- Reload -----------------------------------------------------------------------------------
- */
+/* ---- Reload ---------------------------------------------------------------------------------- */
 
-static void log_paths(const char *apply, const char *const *paths, uint32_t num_paths)
+/* Choice: of one line of paths; with what stands before it stays below LOG_LINE_SIZE. */
+#define PATHS_SIZE 800u
+
+/* "limits.lanes,log.level": as few lines as possible, since a site may write only so many. */
+static void log_paths(const char *applies, const char *const *paths, uint32_t num_paths)
 {
-    for (uint32_t i = 0; i < num_paths; i++)
-        log_info("reload_setting", "path=%s applies=%s", paths[i], apply);
+    char text[PATHS_SIZE];
+    size_t used = 0;
+    for (uint32_t i = 0; i < num_paths; i++) {
+        size_t size = strlen(paths[i]);
+        topkd_assert(size + 2 <= sizeof text);
+        if (used != 0 && used + 1 + size + 1 > sizeof text) {
+            log_info("reload_settings", "applies=%s paths=%s", applies, text);
+            used = 0;
+        }
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used == 0 ? "" : ",",
+                                 paths[i]);
+    }
+    if (used != 0)
+        log_info("reload_settings", "applies=%s paths=%s", applies, text);
 }
 
 static void log_report(const char *event, const struct settings_report *report)
@@ -232,8 +245,7 @@ static void reload(struct supervisor *supervisor)
     notify_status(supervisor);
 }
 
-/* ---- Start ------------------------------------------------------------------------------------
- */
+/* ---- Start ----------------------------------------------------------------------------------- */
 
 static void on_signal(uv_signal_t *handle, int number)
 {

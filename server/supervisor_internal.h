@@ -57,6 +57,7 @@ struct slot {
     uint32_t backoff_ms;    /* the last wait; 0: none yet */
     uint64_t ready_ms;      /* loop time of READY; 0: this life was not ready yet */
     uint64_t heard_ms;      /* loop time of the last message */
+    uint64_t check_ms;      /* READY: loop time at which the timer is due */
     const char *end_reason; /* why we ended this life; NULL: it ended by itself */
     struct control_ready ready;
     struct control_heartbeat heartbeat;

@@ -132,6 +132,7 @@ static void on_ready(struct slot *slot, const struct control_message *message)
              slot->device.device, slot->epoch, (int)slot_pid(slot),
              log_quote(name, slot->ready.device_name), slot->url);
     enter(slot, SLOT_READY, slot->supervisor->settings.worker.heartbeat_ms);
+    slot->check_ms = loop_now(slot) + slot->supervisor->settings.worker.heartbeat_ms;
 }
 
 static void on_heartbeat(struct slot *slot, const struct control_message *message)
@@ -205,14 +206,20 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         read_messages(life->slot);
 }
 
-/* A stopped or overloaded supervisor may find its timer due and messages waiting at once, so that
- * silence is judged only after reading them. */
+/* Silence is judged only after reading what waits: a supervisor that was stopped, or a machine that
+ * was, finds its timer due and the messages of the meantime at once. If the machine stood still as
+ * a whole there are none, and the lateness of this very check is the sign of it. */
 static void check_heartbeat(struct slot *slot)
 {
     const struct settings *settings = &slot->supervisor->settings;
+    uint64_t late_ms = loop_now(slot) - slot->check_ms;
     read_messages(slot);
     if (slot->state != SLOT_READY)
         return;
+    if (late_ms >= settings->worker.hang_ms / 2) {
+        log_warn("supervisor_late", "device=%s late_ms=%" PRIu64, slot->device.device, late_ms);
+        slot->heard_ms = loop_now(slot);
+    }
     uint64_t silent_ms = loop_now(slot) - slot->heard_ms;
     if (silent_ms >= settings->worker.hang_ms) {
         kill_worker(slot, "silent");
@@ -221,6 +228,7 @@ static void check_heartbeat(struct slot *slot)
     uint64_t next_ms = settings->worker.hang_ms - silent_ms;
     if (next_ms > settings->worker.heartbeat_ms)
         next_ms = settings->worker.heartbeat_ms;
+    slot->check_ms = loop_now(slot) + next_ms;
     uv_timer_start(&slot->timer, on_timer, next_ms, 0);
 }
 

@@ -347,17 +347,29 @@ stopped_worker_is_killed_and_replaced() {
     stop 0
 }
 
-# A supervisor that was stopped itself must not take its own absence for the worker's.
+# A supervisor that was stopped itself must not take its own absence for the worker's, neither when
+# the worker went on (its heartbeats wait in the channel) nor when it stood still as well.
 stopped_supervisor_kills_nobody() {
-    local epoch
+    local epoch worker
     write_config 'worker: {heartbeat_ms: 50, hang_ms: 500}'
     start_ready
     epoch=$(device device_epoch)
+    worker=$(device worker_pid)
     kill -STOP "$daemon"
     sleep 1.5
     kill -CONT "$daemon"
     sleep 0.7
     [[ $(device device_epoch) == "$epoch" && $(device state) == 1 ]] || fail "the worker was killed"
+    kill -STOP "$worker"
+    kill -STOP "$daemon"
+    sleep 1.5
+    kill -CONT "$daemon"
+    sleep 0.1
+    kill -CONT "$worker"
+    sleep 0.7
+    [[ $(device device_epoch) == "$epoch" && $(device state) == 1 ]] ||
+        fail "the worker was killed after both had been stopped"
+    logged 'supervisor_late device=cpu' || fail "nothing in the log"
     stop 0
 }
 
@@ -407,9 +419,8 @@ reload_takes_live_settings_and_names_the_others() {
     write_config 'log: {level: debug}' 'limits: {sessions_max: 7, lanes: 3}'
     kill -HUP "$daemon"
     wait_until "the reload" logged 'reload applied=2 need_restart=1'
-    logged 'reload_setting path=log.level applies=now' || fail "log.level"
-    logged 'reload_setting path=limits.sessions_max applies=now' || fail "limits.sessions_max"
-    logged 'reload_setting path=limits.lanes applies=restart' || fail "limits.lanes"
+    logged 'reload_settings applies=now paths=limits.sessions_max,log.level$' || fail "live"
+    logged 'reload_settings applies=restart paths=limits.lanes$' || fail "restart"
     kill -HUP "$daemon"
     wait_until "the second reload" logged 'reload applied=0 need_restart=1'
     [[ $(device device_epoch) == "$epoch" ]] || fail "the worker was restarted"
