@@ -41,7 +41,7 @@ static enum topkd_status add_contexts(struct endpoint *endpoint, uint32_t num_co
             return TOPKD_E_NO_MEMORY;
         }
         requests[endpoint->num_requests++] = request;
-        endpoint_request_receive(request);
+        endpoint_request_free(request);
     }
     return TOPKD_OK;
 }
@@ -49,6 +49,9 @@ static enum topkd_status add_contexts(struct endpoint *endpoint, uint32_t num_co
 /* Frees the socket and all that NNG's threads can reach, then the requests. */
 static void socket_close(struct endpoint *endpoint)
 {
+    pthread_mutex_lock(&endpoint->mutex);
+    endpoint->is_stopping = true;
+    pthread_mutex_unlock(&endpoint->mutex);
     nng_close(endpoint->socket); /* ends every receive, and every pipe with its callbacks */
     for (uint32_t i = 0; i < endpoint->num_requests; i++)
         nng_aio_stop(endpoint->requests[i]->aio); /* its callback has run: nothing is pushed now */

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- On NNG's threads: push and wake --------------------------------------------------------- */
+/* ---- On NNG's threads: push, wake, receive on
+ * --------------------------------------------------------- */
 
 static void event_push_locked(struct endpoint *endpoint, struct event *event)
 {
@@ -15,15 +16,40 @@ static void event_push_locked(struct endpoint *endpoint, struct event *event)
     endpoint->last_event = &event->next;
 }
 
+/* The next context that may receive, or NULL. */
+static struct endpoint_request *receiver_take_locked(struct endpoint *endpoint)
+{
+    struct endpoint_request *request = endpoint->free_requests;
+    if (request == NULL || endpoint->is_receiving || endpoint->is_stopping)
+        return NULL;
+    endpoint->free_requests = request->next_free;
+    endpoint->is_receiving = true;
+    request->state = REQUEST_RECEIVING;
+    return request;
+}
+
+static void receive(struct endpoint_request *request)
+{
+    nng_aio_set_timeout(request->aio, NNG_DURATION_INFINITE);
+    nng_ctx_recv(request->ctx, request->aio);
+}
+
 void endpoint_aio_callback(void *arg)
 {
     struct endpoint_request *request = arg;
     struct endpoint *endpoint = request->endpoint;
+    struct endpoint_request *next = NULL;
 
     pthread_mutex_lock(&endpoint->mutex);
     event_push_locked(endpoint, &request->event);
+    if (request->state == REQUEST_RECEIVING) {
+        endpoint->is_receiving = false;
+        next = receiver_take_locked(endpoint);
+    }
     pthread_mutex_unlock(&endpoint->mutex);
     uv_async_send(&endpoint->async);
+    if (next != NULL)
+        receive(next);
 }
 
 static struct endpoint_pipe **hash_slot(struct endpoint *endpoint, uint32_t id)
@@ -104,11 +130,18 @@ void endpoint_pipe_unref(struct endpoint_pipe *pipe)
         free(pipe);
 }
 
-void endpoint_request_receive(struct endpoint_request *request)
+void endpoint_request_free(struct endpoint_request *request)
 {
-    request->state = REQUEST_RECEIVING;
-    nng_aio_set_timeout(request->aio, NNG_DURATION_INFINITE);
-    nng_ctx_recv(request->ctx, request->aio);
+    struct endpoint *endpoint = request->endpoint;
+
+    pthread_mutex_lock(&endpoint->mutex);
+    request->state = REQUEST_FREE;
+    request->next_free = endpoint->free_requests;
+    endpoint->free_requests = request;
+    struct endpoint_request *next = receiver_take_locked(endpoint);
+    pthread_mutex_unlock(&endpoint->mutex);
+    if (next != NULL)
+        receive(next);
 }
 
 static void pipe_opened(struct endpoint_pipe *pipe)
@@ -166,7 +199,7 @@ static void request_received(struct endpoint_request *request)
         return; /* the endpoint is closing */
     if (error != 0) {
         log_warn("receive_failed", "reason=%s", nng_strerror(error));
-        endpoint_request_receive(request);
+        endpoint_request_free(request);
         return;
     }
     nng_msg *message = nng_aio_get_msg(request->aio);
@@ -177,7 +210,7 @@ static void request_received(struct endpoint_request *request)
     if (pipe == NULL || !pipe->is_announced || pipe->is_doomed) {
         /* Its closing overtook the message. */
         nng_msg_free(message);
-        endpoint_request_receive(request);
+        endpoint_request_free(request);
         return;
     }
     request->message = message;
@@ -205,7 +238,7 @@ static void request_sent(struct endpoint_request *request)
     }
     endpoint_pipe_unref(pipe);
     if (error != NNG_ECLOSED)
-        endpoint_request_receive(request);
+        endpoint_request_free(request);
 }
 
 static void event_handle(struct event *event)
@@ -321,7 +354,7 @@ void endpoint_drop(struct endpoint_request *request)
     request->message = NULL;
     endpoint_pipe_unref(request->pipe);
     request->pipe = NULL;
-    endpoint_request_receive(request);
+    endpoint_request_free(request);
 }
 
 void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t size)

@@ -38,15 +38,16 @@ struct endpoint_pipe {
     struct endpoint_pipe *previous, *next; /* of the announced ones */
 };
 
-enum request_state { REQUEST_RECEIVING, REQUEST_HELD, REQUEST_SENDING };
+enum request_state { REQUEST_FREE, REQUEST_RECEIVING, REQUEST_HELD, REQUEST_SENDING };
 
 struct endpoint_request {
     struct endpoint *endpoint;
     nng_ctx ctx;
     nng_aio *aio;
     struct event event;
+    struct endpoint_request *next_free; /* guarded by endpoint->mutex */
+    enum request_state state;           /* set before the operation whose end it tells apart */
     /* The loop's. */
-    enum request_state state;
     nng_msg *message;
     struct endpoint_pipe *pipe;
 };
@@ -71,6 +72,11 @@ struct endpoint {
     struct endpoint_pipe *hash[PIPE_HASH_SIZE]; /* by id: from the opened event to the closed one */
     uint32_t num_pipes;                         /* in the hash */
     uint32_t pipes_max;                         /* copy of the limit */
+    /* One context receives at a time, and its callback lets the next one: so messages of a pipe
+     * reach the loop in the order in which they were sent. */
+    bool is_receiving;
+    bool is_stopping; /* nothing may begin to receive */
+    struct endpoint_request *free_requests;
 };
 
 /* The callbacks that endpoint.c installs: of NNG (any thread) and of the loop. */
@@ -79,8 +85,8 @@ void endpoint_pipe_callback(nng_pipe pipe, nng_pipe_ev event, void *endpoint);
 void endpoint_async_callback(uv_async_t *async);
 void endpoint_sweep_callback(uv_timer_t *timer);
 
-/* Puts a request back to receiving. */
-void endpoint_request_receive(struct endpoint_request *request);
+/* The context is free: it receives, or waits for its turn to. */
+void endpoint_request_free(struct endpoint_request *request);
 /* A request of the pipe has ended; frees a closed pipe with its last one. */
 void endpoint_pipe_unref(struct endpoint_pipe *pipe);
 /* Closes the connection, once. */
