@@ -45,12 +45,14 @@ enum topkd_status arena_lease(struct arena *arena, uint32_t *slot_p, char *detai
     return TOPKD_OK;
 }
 
-void arena_finish(struct arena *arena, uint32_t slot_idx, bool failed)
+void arena_finish(struct arena *arena, uint32_t slot_idx, bool failed, uint64_t used_bytes)
 {
     topkd_assert(slot_idx < arena->num_slots);
     struct arena_slot *slot = &arena->slots[slot_idx];
     topkd_assert(slot->is_running);
     slot->is_running = false;
+    if (!failed && used_bytes > slot->reserved_bytes)
+        slot->reserved_bytes = used_bytes;
     if (failed || slot->release_wanted)
         slot_free(arena, slot);
 }

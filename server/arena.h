@@ -16,7 +16,7 @@
 
 struct arena_slot {
     uint64_t lease;          /* 0: free */
-    uint64_t reserved_bytes; /* of the slot that have memory behind them */
+    uint64_t reserved_bytes; /* of the slot that have memory behind them, as finished work found */
     bool is_running;         /* the work that writes it has not ended */
     bool release_wanted;     /* Release came while it ran */
 };
@@ -35,8 +35,9 @@ void arena_init(struct arena *arena, uint32_t num_slots, uint64_t slot_bytes,
 /* Leases a free slot for work that is about to run. BUSY when all are leased. */
 enum topkd_status arena_lease(struct arena *arena, uint32_t *slot_p, char *detail);
 
-/* The work of a slot has ended. One that failed gives its slot back. */
-void arena_finish(struct arena *arena, uint32_t slot, bool failed);
+/* The work of a slot has ended. When it failed the slot is given back, else its first used_bytes
+ * are known to have memory. */
+void arena_finish(struct arena *arena, uint32_t slot, bool failed, uint64_t used_bytes);
 
 /* Gives a lease back; a running one ends with its work. INVALID for an unknown id. */
 enum topkd_status arena_release(struct arena *arena, uint64_t lease, char *detail);

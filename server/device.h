@@ -57,7 +57,7 @@ struct device_shared_config {
     const char *name; /* unique in this worker: "7-page" */
     uint64_t size_bytes;
     struct peer peer; /* who may map it beside the daemon's own user */
-    bool reserve;     /* take the memory now, not by device_ops.shared_reserve */
+    bool reserve;     /* take the memory now; else jobs do it (arena_bytes) */
     bool is_arena;    /* written by jobs; otherwise a page of semaphores */
 };
 
@@ -95,7 +95,10 @@ struct device_job {
     struct device_memory *memories[DEVICE_JOB_MEMORIES_MAX]; /* that args points into */
     uint32_t num_memories;
     struct device_shared *arena; /* that the outputs point into, or NULL */
-    uint64_t submitted_ns;       /* monotonic clock, when the request arrived */
+    /* The part of the arena that must get memory behind it before anything is written there:
+     * NO_MEMORY instead of a fault. 0 bytes: it has. */
+    uint64_t arena_offset, arena_bytes;
+    uint64_t submitted_ns; /* monotonic clock, when the request arrived */
     /* Called once, from any thread, when the result is written and the semaphore signalled. It may
      * only push and wake. */
     void (*done)(struct device_job *job);
@@ -133,13 +136,10 @@ struct device_ops {
     enum topkd_status (*bucket_open)(struct device *device, struct bucket *bucket, char *detail);
     void (*bucket_close)(struct device *device, struct bucket *bucket);
 
-    /* Zeroed memory that the client can map. shared_reserve makes sure that a range has memory
-     * behind it: NO_MEMORY instead of a fault later. */
+    /* Zeroed memory that the client can map. shared_destroy: any thread, and it may take long. */
     enum topkd_status (*shared_create)(struct device *device,
                                        const struct device_shared_config *config,
                                        struct device_shared **shared_p, char *detail);
-    enum topkd_status (*shared_reserve)(struct device *device, struct device_shared *shared,
-                                        uint64_t offset, uint64_t size_bytes, char *detail);
     void (*shared_destroy)(struct device *device, struct device_shared *shared);
 
     /* A client's memory in two steps, so that the core can look for a mapping that it has already:
@@ -163,7 +163,7 @@ struct device_ops {
      * turn, with its status. Lanes do not wait for each other. */
     enum topkd_status (*lane_create)(struct device *device, struct device_shared *page,
                                      struct device_lane **lane_p, char *detail);
-    /* No job is in flight. */
+    /* No job is in flight, none will come. Any thread. */
     void (*lane_destroy)(struct device *device, struct device_lane *lane);
     void (*lane_submit)(struct device_lane *lane, struct device_job *job);
     /* Ends a job early with this status; `done` comes all the same. True when the job had not

@@ -135,7 +135,6 @@ const struct device_ops device_cpu_ops = {
     .bucket_open = cpu_bucket_open,
     .bucket_close = cpu_bucket_close,
     .shared_create = device_cpu_shared_create,
-    .shared_reserve = device_cpu_shared_reserve,
     .shared_destroy = device_cpu_shared_destroy,
     .memory_open = device_cpu_memory_open,
     .memory_map = device_cpu_memory_map,

@@ -35,8 +35,9 @@ uint64_t device_cpu_now_ns(void);
 enum topkd_status device_cpu_shared_create(struct device *device,
                                            const struct device_shared_config *config,
                                            struct device_shared **shared_p, char *detail);
-enum topkd_status device_cpu_shared_reserve(struct device *device, struct device_shared *shared,
-                                            uint64_t offset, uint64_t size_bytes, char *detail);
+/* Takes memory for a part of it. Blocks while the kernel clears pages. */
+enum topkd_status device_cpu_shared_reserve(const struct device_shared *shared, uint64_t offset,
+                                            uint64_t size_bytes, char *detail);
 void device_cpu_shared_destroy(struct device *device, struct device_shared *shared);
 bool device_cpu_shared_faulted(const struct device_shared *shared);
 

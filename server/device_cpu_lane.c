@@ -198,6 +198,12 @@ static enum topkd_status job_select(struct device_lane *lane, struct device_job 
     args.routes = &cpu->routes;
     uint64_t start_ns = device_cpu_now_ns();
     job->queued_ns = start_ns - job->submitted_ns;
+    if (job->arena_bytes > 0) {
+        enum topkd_status reserved =
+            device_cpu_shared_reserve(job->arena, job->arena_offset, job->arena_bytes, job->detail);
+        if (reserved != TOPKD_OK)
+            return reserved;
+    }
     enum topk_status status =
         topk_cpu_select(cpu->selector, &args, &job->options, &job->cancel, reason);
     job->run_ns = device_cpu_now_ns() - start_ns;

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +28,9 @@ static uint64_t page_round(uint64_t size_bytes)
 
 struct shared_cpu {
     struct device_shared base;
-    int fd;
+    int fd; /* -1 when all of it has memory */
     uint32_t guard;
-    char name[NAME_MAX + 2];
+    char name[WIRE_HANDLE_SIZE];
 };
 
 /* The kernel's form of an access control list (system.posix_acl_access): little-endian. */
@@ -122,7 +121,7 @@ enum topkd_status device_cpu_shared_create(struct device *device,
     shared->base.size_bytes = page_round(config->size_bytes);
     int length = snprintf(shared->name, sizeof(shared->name), "%s%s",
                           device_cpu_of(device)->shm_prefix, config->name);
-    topkd_assert(length > 0 && (uint32_t)length < WIRE_HANDLE_SIZE);
+    topkd_assert(length > 0 && (uint32_t)length < sizeof(shared->name));
 
     shared->fd = shm_open(shared->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (shared->fd < 0) {
@@ -140,6 +139,10 @@ enum topkd_status device_cpu_shared_create(struct device *device,
         free(shared);
         return status;
     }
+    if (config->reserve) {
+        close(shared->fd); /* the mapping keeps the object */
+        shared->fd = -1;
+    }
     struct wire_memory *memory = &shared->base.memory;
     memory->kind = WIRE_MEMORY_SHM;
     memory->handle_bytes = (uint32_t)length;
@@ -149,12 +152,11 @@ enum topkd_status device_cpu_shared_create(struct device *device,
     return TOPKD_OK;
 }
 
-enum topkd_status device_cpu_shared_reserve(struct device *device, struct device_shared *shared,
-                                            uint64_t offset, uint64_t size_bytes, char *detail)
+enum topkd_status device_cpu_shared_reserve(const struct device_shared *shared, uint64_t offset,
+                                            uint64_t size_bytes, char *detail)
 {
-    (void)device;
     topkd_assert(offset <= shared->size_bytes && size_bytes <= shared->size_bytes - offset);
-    return reserve(((struct shared_cpu *)shared)->fd, offset, size_bytes, detail);
+    return reserve(((const struct shared_cpu *)shared)->fd, offset, size_bytes, detail);
 }
 
 void device_cpu_shared_destroy(struct device *device, struct device_shared *base)
@@ -164,7 +166,8 @@ void device_cpu_shared_destroy(struct device *device, struct device_shared *base
     region_guard_remove(shared->guard);
     munmap((void *)base->address, base->size_bytes);
     shm_unlink(shared->name);
-    close(shared->fd);
+    if (shared->fd >= 0)
+        close(shared->fd);
     free(shared);
 }
 

@@ -413,7 +413,6 @@ static const struct device_ops cuda_ops = {
     .bucket_open = cuda_bucket_open,
     .bucket_close = cuda_bucket_close,
     .shared_create = cuda_shared_create,
-    .shared_reserve = cuda_shared_reserve,
     .shared_destroy = cuda_shared_destroy,
     .memory_open = cuda_memory_open,
     .memory_map = cuda_memory_map,

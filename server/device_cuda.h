@@ -218,8 +218,6 @@ CUdeviceptr cuda_shared_device_address(const struct device_shared *shared);
 enum topkd_status cuda_shared_create(struct device *device,
                                      const struct device_shared_config *config,
                                      struct device_shared **shared_p, char *detail);
-enum topkd_status cuda_shared_reserve(struct device *device, struct device_shared *shared,
-                                      uint64_t offset, uint64_t size_bytes, char *detail);
 void cuda_shared_destroy(struct device *device, struct device_shared *shared);
 enum topkd_status cuda_memory_open(struct device *device,
                                    const struct wire_register_request *request,

@@ -124,20 +124,12 @@ enum topkd_status cuda_shared_create(struct device *device,
     return TOPKD_OK;
 }
 
-enum topkd_status cuda_shared_reserve(struct device *device, struct device_shared *shared,
-                                      uint64_t offset, uint64_t size_bytes, char *detail)
-{
-    (void)device; /* device memory is there from the start */
-    (void)detail;
-    topkd_assert(offset <= shared->size_bytes && size_bytes <= shared->size_bytes - offset);
-    return TOPKD_OK;
-}
-
 void cuda_shared_destroy(struct device *device, struct device_shared *base)
 {
     struct device_cuda *cuda = device_cuda_of(device);
     struct shared_cuda *shared = (struct shared_cuda *)base;
     bool is_usable = !__atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED);
+    cuda_enter(cuda); /* on whatever thread */
     if (shared->is_published)
         fd_channel_unpublish(cuda->channel, base->memory.handle);
     if (shared->is_arena) {

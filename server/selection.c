@@ -112,27 +112,24 @@ static enum topkd_status find_regions(struct session *session,
 
 /* ---- Taking in ------------------------------------------------------------------------------- */
 
-/* Leases a slot and makes sure that there is memory behind what the result needs. */
+/* Leases a slot; where it has no memory yet, the job gets some first. */
 static enum topkd_status lease_slot(struct selection *selection, const struct geometry *geometry,
                                     char *detail)
 {
     struct session *session = selection->session;
-    struct device *device = session->worker->device;
 
     enum topkd_status status = arena_lease(&session->arena, &selection->slot, detail);
     if (status != TOPKD_OK)
         return status;
     selection->has_slot = true;
-    struct arena_slot *slot = &session->arena.slots[selection->slot];
+    const struct arena_slot *slot = &session->arena.slots[selection->slot];
     uint64_t start = selection->slot * session->arena.slot_bytes;
     const struct geometry_span *values = &geometry->spans[GEOMETRY_VALUES];
-    uint64_t indices_end = geometry->spans[GEOMETRY_INDICES].end;
-    uint64_t end = values->present ? values->end : indices_end;
-    if (end > slot->reserved_bytes) {
-        status = device->ops->shared_reserve(device, session->arena_memory, start, end, detail);
-        if (status != TOPKD_OK)
-            return status;
-        slot->reserved_bytes = end;
+    selection->slot_used_bytes =
+        values->present ? values->end : geometry->spans[GEOMETRY_INDICES].end;
+    if (selection->slot_used_bytes > slot->reserved_bytes) {
+        selection->job.arena_offset = start;
+        selection->job.arena_bytes = selection->slot_used_bytes;
     }
     selection->reply.slot = selection->slot;
     selection->reply.lease = slot->lease;
@@ -258,7 +255,7 @@ static void give_back(struct selection *selection, bool failed)
         bucket_release(selection->job.bucket);
     selection->job.bucket = NULL;
     if (selection->has_slot)
-        arena_finish(&session->arena, selection->slot, failed);
+        arena_finish(&session->arena, selection->slot, failed, selection->slot_used_bytes);
     selection->has_slot = false;
 }
 
@@ -271,6 +268,7 @@ static struct selection *take(struct session *session)
     selection->request = NULL;
     selection->entry = NULL;
     selection->is_cancelled = false;
+    selection->job.arena_bytes = 0;
     memset(&selection->reply, 0, sizeof(selection->reply));
     return selection;
 }
@@ -382,6 +380,7 @@ static void submit(struct selection *selection)
     if (session->num_outstanding++ == 0)
         worker->num_busy++;
     worker->num_admitted++;
+    uv_update_time(&worker->loop); /* a deadline counts from now, not from the turn's begin */
     uv_timer_start(&selection->timer, timer_callback, selection->timeout_ms, 0);
     worker->device->ops->lane_submit(session->lane, &selection->job);
 }

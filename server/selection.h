@@ -35,6 +35,7 @@ struct selection {
     struct region *regions[GEOMETRY_TENSOR_COUNT]; /* acquired ones, else NULL */
     bool has_slot;
     uint32_t slot; /* of the arena */
+    uint64_t slot_used_bytes;
     struct wire_select_reply reply;
     int32_t *lengths; /* [WIRE_LENGTHS_MAX], its own */
     uint32_t timeout_ms;

@@ -227,25 +227,28 @@ static enum topkd_status allocate(struct session *session)
     return region_table_init(&session->regions, limits->regions_max);
 }
 
+/* The lane and what is shared with the client; on a thread of libuv's when the session ends. */
+static void close_device_side(struct session *session)
+{
+    struct device *device = session->worker->device;
+    if (session->lane != NULL)
+        device->ops->lane_destroy(device, session->lane);
+    if (session->arena_memory != NULL)
+        device->ops->shared_destroy(device, session->arena_memory);
+    if (session->page != NULL)
+        device->ops->shared_destroy(device, session->page);
+}
+
 static void deallocate(struct session *session)
 {
-    const struct device_ops *ops = session->worker->device->ops;
-    if (session->lane != NULL)
-        ops->lane_destroy(session->worker->device, session->lane);
-    if (session->arena_memory != NULL)
-        ops->shared_destroy(session->worker->device, session->arena_memory);
-    if (session->page != NULL)
-        ops->shared_destroy(session->worker->device, session->page);
     region_table_fini(&session->regions);
     if (session->lengths != NULL)
         munmap(session->lengths, (size_t)session->limits.outstanding_max * WIRE_LENGTHS_MAX *
                                      sizeof(*session->lengths));
     free(session->arena.slots);
     free(session->replies.entries);
-    session->lane = NULL;
-    session->arena_memory = NULL;
-    session->page = NULL;
-    session->lengths = NULL;
+    free(session->selections);
+    free(session);
 }
 
 static void init_selections(struct session *session)
@@ -303,9 +306,8 @@ enum topkd_status session_open(struct worker *worker, struct endpoint_pipe *pipe
     if (status != TOPKD_OK) {
         log_warn("session_refused", "uid=%" PRId64 " pid=%" PRId64 " reason=%s", session->peer.uid,
                  session->peer.pid, detail);
+        close_device_side(session);
         deallocate(session);
-        free(session->selections);
-        free(session);
         return status;
     }
     session->arena.slot_bytes = session->limits.arena_slot_bytes;
@@ -336,14 +338,27 @@ void session_describe(const struct session *session, struct wire_hello_reply *re
 
 /* ---- End ------------------------------------------------------------------------------------- */
 
-static void handle_closed(uv_handle_t *handle)
+static void handle_gone(struct session *session)
+{
+    if (--session->num_handles == 0)
+        deallocate(session);
+}
+
+static void timer_closed(uv_handle_t *handle)
 {
     struct selection *selection = handle->data;
-    struct session *session = selection->session;
-    if (--session->num_handles > 0)
-        return;
-    free(session->selections);
-    free(session);
+    handle_gone(selection->session);
+}
+
+static void teardown_work(uv_work_t *work)
+{
+    close_device_side(work->data);
+}
+
+static void teardown_done(uv_work_t *work, int status)
+{
+    topkd_assert(status == 0); /* nobody cancels it */
+    handle_gone(work->data);
 }
 
 /* Nothing is in flight any more. */
@@ -358,7 +373,6 @@ static void session_close(struct session *session)
             topkd_assert(is_closed);
         }
     }
-    deallocate(session);
     if (session->next != NULL)
         session->next->previous = session->previous;
     if (session->previous != NULL)
@@ -369,7 +383,11 @@ static void session_close(struct session *session)
     log_info("session_end", "session=%" PRIu64 " pid=%" PRId64 " requests=%" PRIu64, session->id,
              session->peer.pid, session->num_requests);
     for (uint32_t i = 0; i < session->limits.outstanding_max; i++)
-        uv_close((uv_handle_t *)&session->selections[i].timer, handle_closed);
+        uv_close((uv_handle_t *)&session->selections[i].timer, timer_closed);
+    session->teardown.data = session;
+    session->num_handles++;
+    int error = uv_queue_work(&worker->loop, &session->teardown, teardown_work, teardown_done);
+    topkd_assert(error == 0);
     worker_drain_check(worker);
 }
 

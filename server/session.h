@@ -49,7 +49,8 @@ struct session {
     int32_t *lengths; /* [outstanding_max * WIRE_LENGTHS_MAX], untouched pages cost nothing */
 
     struct orphan *orphan; /* watches the peer's process; NULL when that cannot be done */
-    uint32_t num_handles;  /* of libuv, to be closed before the memory goes */
+    uv_work_t teardown;    /* gives the device side back, which may take long */
+    uint32_t num_handles;  /* of libuv, to be closed before the memory goes; the teardown too */
     struct session *previous, *next;
 };
 

@@ -250,6 +250,7 @@ int worker_main(const struct settings *settings, const struct worker_args *args)
     worker->args = args;
     worker->state = WIRE_DEVICE_STARTING;
     worker->started_ns = uv_hrtime();
+    worker->uid = geteuid();
     worker->next_session = 1;
     worker->next_generation = 1;
     worker->ended.last = &worker->ended.first;

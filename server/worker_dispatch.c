@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sysexits.h>
-#include <unistd.h>
 
 /* ---- Replies --------------------------------------------------------------------------------- */
 
@@ -134,7 +133,7 @@ static enum topkd_status handle_drain(struct worker *worker, const struct peer *
                                       const struct wire_drain_request *request,
                                       struct wire_reply *reply)
 {
-    if (!settings_allow_operator(&worker->settings, geteuid(), (uid_t)peer->uid))
+    if (!settings_allow_operator(&worker->settings, worker->uid, (uid_t)peer->uid))
         return detail_set(reply->detail, TOPKD_E_NOT_PERMITTED,
                           "uid %" PRId64 " may not drain: see access.operator_uids", peer->uid);
     log_info("drain_asked", "uid=%" PRId64 " pid=%" PRId64 " deadline_ms=%" PRIu32, peer->uid,
@@ -221,7 +220,7 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
     struct session *session = endpoint_pipe_user(pipe);
 
     if (peer->uid < 0 ||
-        !settings_allow(&worker->settings, geteuid(), (uid_t)peer->uid, (gid_t)peer->gid)) {
+        !settings_allow(&worker->settings, worker->uid, (uid_t)peer->uid, (gid_t)peer->gid)) {
         reply->status = detail_set(reply->detail, TOPKD_E_NOT_PERMITTED,
                                    "uid %" PRId64 " gid %" PRId64
                                    " may not use the daemon: see access.uids and access.gids",
@@ -240,7 +239,7 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
         if (reply->status != TOPKD_OK)
             return false;
     }
-    bool is_operator = settings_allow_operator(&worker->settings, geteuid(), (uid_t)peer->uid);
+    bool is_operator = settings_allow_operator(&worker->settings, worker->uid, (uid_t)peer->uid);
     switch (message->kind) {
     case WIRE_PING:
         return false;

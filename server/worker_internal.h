@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <uv.h>
 
 /* Choice: contexts beyond the queue, so that refusals and queries pass beside full queues; more
@@ -69,6 +70,7 @@ struct worker {
     uint64_t started_ns;
     uint64_t rested_ns; /* ending: when the last session was gone; 0: not yet */
 
+    uid_t uid; /* this process's own */
     struct device *device;
     struct device_info device_info;
     struct bucket_table buckets;

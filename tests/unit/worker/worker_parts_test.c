@@ -113,14 +113,16 @@ static void arena_leases_are_used_once(void **state)
     assert_int_equal(arena_release(&arena, lease, detail), TOPKD_OK);
     assert_int_equal(arena_release(&arena, lease, detail), TOPKD_E_INVALID);
     assert_int_equal(arena_lease(&arena, &c, detail), TOPKD_E_BUSY);
-    arena_finish(&arena, a, false);
+    arena_finish(&arena, a, false, 100);
     assert_int_equal(arena.num_leased, 1);
     assert_int_equal(arena_lease(&arena, &c, detail), TOPKD_OK);
     assert_int_equal(c, a);
     assert_int_not_equal(slots[c].lease, lease);
     assert_int_equal(arena_release(&arena, lease, detail), TOPKD_E_INVALID); /* a late release */
-    arena_finish(&arena, c, false);
-    arena_finish(&arena, b, true); /* failed work gives its slot back */
+    assert_int_equal(slots[c].reserved_bytes, 100);
+    arena_finish(&arena, c, false, 50);
+    assert_int_equal(slots[c].reserved_bytes, 100);
+    arena_finish(&arena, b, true, 100); /* failed work gives its slot back */
     assert_int_equal(arena.num_leased, 1);
     assert_int_equal(arena_release(&arena, slots[c].lease, detail), TOPKD_OK);
     assert_int_equal(arena.num_leased, 0);
