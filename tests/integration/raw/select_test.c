@@ -456,6 +456,36 @@ static void it_27_enqueued_replies(void **state)
     bench_close(&bench);
 }
 
+/* Each request waits for what the one before it signals: they end only if the worker takes them in
+ * the order in which they were sent. */
+static void it_28_a_session_is_served_in_order(void **state)
+{
+    (void)state;
+    static struct bench bench;
+    enum { N = 32, ROUNDS = 60 };
+    struct raw_pending pending[N];
+    bench_open(&bench, "");
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        uint64_t base = round * (N + 1);
+        for (uint32_t i = 0; i < N; i++) {
+            struct wire_request request =
+                raw_select_request(&bench.client, &bench.scores, &bench.other, 1, 64, 4);
+            request.u.select.wait = (struct wire_semaphore_ref){.index = 5, .value = base + i + 1};
+            request.u.select.signal =
+                (struct wire_semaphore_ref){.index = 5, .value = base + i + 2};
+            request.u.select.timeout_ms = 5000;
+            raw_start(&bench.client, &request, &pending[i]);
+        }
+        raw_signal(&bench.client, 5, base + 1);
+        for (uint32_t i = 0; i < N; i++) {
+            assert_true(raw_finish(&pending[i], RAW_TIMEOUT_MS, &reply));
+            if (reply.status != TOPKD_OK)
+                fail_msg("round %d request %u: %s", (int)round, i, reply.detail);
+        }
+    }
+    bench_close(&bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -467,6 +497,7 @@ int main(void)
         cmocka_unit_test(it_25_a_full_queue_keeps_places_for_others),
         cmocka_unit_test(it_26_scores_that_change_meanwhile),
         cmocka_unit_test(it_27_enqueued_replies),
+        cmocka_unit_test(it_28_a_session_is_served_in_order),
     };
     return cmocka_run_group_tests_name("selections", tests, NULL, NULL);
 }
