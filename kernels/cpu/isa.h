@@ -13,6 +13,10 @@
 /* Scores a step of `admit` looks at: one bit each in a 64-bit mask. */
 #define TOPK_BLOCK_SCORES 64
 
+/* How far ahead of its loads a pass asks for memory. Measured, Zen 3: from 8 to 16 KiB ahead a pass
+ * is faster than one that leaves it to the processor (38 against 42 us for 131072 scores). */
+#define TOPK_FETCH_AHEAD_BYTES 12288u
+
 /* Entries a list has beyond its capacity: one block that came in at the brim, and vector stores
  * that write past the last entry. */
 #define TOPK_LIST_SLACK (2 * TOPK_BLOCK_SCORES)
@@ -42,8 +46,10 @@ struct topk_isa {
     /* How many of values[count] are >= bound. */
     int32_t (*count_at_least)(const float *values, int32_t count, float bound);
 
-    /* The smallest and largest number among values[count]; +inf and -inf when all are NaN. */
-    void (*range)(const float *values, int32_t count, float *min_p, float *max_p);
+    /* The smallest and largest of values[count] within from ... upto (a NaN is in no range); +inf
+     * and -inf when there is none. */
+    void (*range)(const float *values, int32_t count, float from, float upto, float *min_p,
+                  float *max_p);
 
     /* Keeps, in order, the entries above bound and the first num_ties of those equal to it. */
     void (*keep)(struct topk_list *list, float bound, int32_t num_ties);

@@ -6,8 +6,14 @@
 #include <math.h>
 
 #define LANES 8
-#define SPARSE_MAX 4 /* entries a block writes without a branch; measured, Zen 3 */
-#define DENSE_MIN 13 /* from here on whole vectors are compressed; measured, Zen 3 */
+#define DENSE_MIN 13 /* measured, Zen 3 */
+
+typedef __m256 bound_vector;
+
+static inline __m256 bound_of(float bound)
+{
+    return _mm256_set1_ps(bound);
+}
 
 static bool usable(void)
 {
@@ -30,12 +36,22 @@ static inline uint32_t mask32(const float *scores, __m256 bound)
     return (uint32_t)_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order));
 }
 
+static inline uint64_t mask64(const float *scores, __m256 bounds)
+{
+    return mask32(scores, bounds) | ((uint64_t)mask32(scores + 32, bounds) << 32);
+}
+
+static inline int32_t count_bits(uint64_t mask)
+{
+    return (int32_t)_mm_popcnt_u64(mask);
+}
+
 static inline __m256i lanes_of_mask(uint32_t mask8)
 {
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)topk_lanes[mask8]));
 }
 
-/* Many admitted: compress eight at a time. The lane numbers are the position offsets. */
+/* Compresses eight at a time; the lane numbers are the position offsets. */
 static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
                             struct topk_list *list, int32_t count)
 {
@@ -50,59 +66,7 @@ static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
     return count;
 }
 
-/* Few admitted: SPARSE_MAX entries are written whatever the mask holds, so that the usual block
- * has no branch that depends on the number. */
-static inline int32_t append_sparse(const float *scores, int32_t first, uint64_t mask,
-                                    struct topk_list *list, int32_t count)
-{
-    int32_t total = (int32_t)_mm_popcnt_u64(mask);
-    for (int32_t i = 0; i < SPARSE_MAX; i++) {
-        int32_t j = (int32_t)(_tzcnt_u64(mask) & (TOPK_BLOCK_SCORES - 1));
-        list->values[count + i] = scores[j];
-        list->positions[count + i] = first + j;
-        mask &= mask - 1;
-    }
-    for (int32_t i = SPARSE_MAX; i < total; i++) {
-        int32_t j = (int32_t)_tzcnt_u64(mask);
-        list->values[count + i] = scores[j];
-        list->positions[count + i] = first + j;
-        mask &= mask - 1;
-    }
-    return count + total;
-}
-
-static void append_scalar(const float *row, int32_t begin, int32_t end, struct topk_list *list)
-{
-    for (int32_t i = begin; i < end; i++) {
-        list->values[list->count] = row[i];
-        list->positions[list->count] = i;
-        list->count += row[i] >= list->boundary;
-    }
-}
-
-static int32_t admit(const float *row, int32_t begin, int32_t end, struct topk_list *list)
-{
-    __m256 bound = _mm256_set1_ps(list->boundary);
-    int32_t count = list->count, i = begin;
-    for (; end - i >= TOPK_BLOCK_SCORES; i += TOPK_BLOCK_SCORES) {
-        const float *scores = row + i;
-        uint64_t mask = mask32(scores, bound) | ((uint64_t)mask32(scores + 32, bound) << 32);
-        if (mask == 0) {
-            continue;
-        }
-        if (count >= list->capacity) {
-            break;
-        }
-        count = _mm_popcnt_u64(mask) < DENSE_MIN ? append_sparse(scores, i, mask, list, count)
-                                                 : append_dense(scores, i, mask, list, count);
-    }
-    list->count = count;
-    if (end - i >= TOPK_BLOCK_SCORES) {
-        return i;
-    }
-    append_scalar(row, i, end, list);
-    return end;
-}
+#include "cpu/admit.h"
 
 static int32_t count_at_least(const float *values, int32_t count, float bound)
 {
@@ -129,27 +93,31 @@ static int32_t count_at_least(const float *values, int32_t count, float bound)
     return found;
 }
 
-/* MINPS and MAXPS return their second operand when one is a NaN: the accumulator. */
-static void range(const float *values, int32_t count, float *min_p, float *max_p)
+static void range(const float *values, int32_t count, float from, float upto, float *min_p,
+                  float *max_p)
 {
-    __m256 lows = _mm256_set1_ps(INFINITY), highs = _mm256_set1_ps(-INFINITY);
+    const __m256 froms = _mm256_set1_ps(from), uptos = _mm256_set1_ps(upto);
+    const __m256 best = _mm256_set1_ps(INFINITY), worst = _mm256_set1_ps(-INFINITY);
+    __m256 lows = best, highs = worst;
     int32_t i = 0;
     for (; count - i >= LANES; i += LANES) {
         __m256 value = _mm256_loadu_ps(values + i);
-        lows = _mm256_min_ps(value, lows);
-        highs = _mm256_max_ps(value, highs);
+        __m256 within = _mm256_and_ps(_mm256_cmp_ps(value, froms, _CMP_GE_OQ),
+                                      _mm256_cmp_ps(value, uptos, _CMP_LE_OQ));
+        lows = _mm256_min_ps(lows, _mm256_blendv_ps(best, value, within));
+        highs = _mm256_max_ps(highs, _mm256_blendv_ps(worst, value, within));
     }
-    float low_lanes[LANES], high_lanes[LANES];
+    float low_lanes[LANES], high_lanes[LANES], low = INFINITY, high = -INFINITY;
     _mm256_storeu_ps(low_lanes, lows);
     _mm256_storeu_ps(high_lanes, highs);
-    float low = INFINITY, high = -INFINITY;
     for (int32_t u = 0; u < LANES; u++) {
         low = low_lanes[u] < low ? low_lanes[u] : low;
         high = high_lanes[u] > high ? high_lanes[u] : high;
     }
     for (; i < count; i++) {
-        low = values[i] < low ? values[i] : low;
-        high = values[i] > high ? values[i] : high;
+        bool within = values[i] >= from && values[i] <= upto;
+        low = within && values[i] < low ? values[i] : low;
+        high = within && values[i] > high ? values[i] : high;
     }
     *min_p = low;
     *max_p = high;
@@ -167,11 +135,7 @@ static void keep(struct topk_list *list, float bound, int32_t num_ties)
         __m256i position = _mm256_loadu_si256((const __m256i *)(const void *)(positions + i));
         uint32_t mask = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(value, bounds, _CMP_GT_OQ));
         uint32_t ties = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(value, bounds, _CMP_EQ_OQ));
-        if (ties != 0) {
-            for (; ties != 0 && num_ties > 0; ties &= ties - 1, num_ties--) {
-                mask |= ties & (0u - ties);
-            }
-        }
+        mask |= topk_first_ties(ties, &num_ties);
         __m256i lanes = lanes_of_mask(mask);
         _mm256_storeu_ps(values + kept, _mm256_permutevar8x32_ps(value, lanes));
         _mm256_storeu_si256((__m256i *)(void *)(positions + kept),

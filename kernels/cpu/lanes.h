@@ -1,4 +1,6 @@
 /*
+ * Bit masks of vector lanes, shared by the vector files.
+ *
  * topk_lanes[mask]: the numbers of the set bits of an 8-bit mask, lowest first, a byte each, the
  * rest 0. AVX2 has no compress instruction; a permutation by this table takes its place.
  */
@@ -23,7 +25,8 @@
 #define LANES_16(m) LANES_4(m), LANES_4((m) + 4), LANES_4((m) + 8), LANES_4((m) + 12)
 #define LANES_64(m) LANES_16(m), LANES_16((m) + 16), LANES_16((m) + 32), LANES_16((m) + 48)
 
-static const uint64_t topk_lanes[256] = {LANES_64(0), LANES_64(64), LANES_64(128), LANES_64(192)};
+static const uint64_t topk_lanes[256]
+    __attribute__((unused)) = {LANES_64(0), LANES_64(64), LANES_64(128), LANES_64(192)};
 
 #undef BIT
 #undef BELOW2
@@ -37,5 +40,20 @@ static const uint64_t topk_lanes[256] = {LANES_64(0), LANES_64(64), LANES_64(128
 #undef LANES_4
 #undef LANES_16
 #undef LANES_64
+
+/* The lowest *num_ties_p set bits of ties; takes them off *num_ties_p. */
+static inline uint32_t topk_first_ties(uint32_t ties, int32_t *num_ties_p)
+{
+    int32_t count = __builtin_popcount(ties);
+    if (count <= *num_ties_p) {
+        *num_ties_p -= count;
+        return ties;
+    }
+    uint32_t taken = 0;
+    for (; *num_ties_p > 0; ties &= ties - 1, (*num_ties_p)--) {
+        taken |= ties & (0u - ties);
+    }
+    return taken;
+}
 
 #endif

@@ -131,7 +131,7 @@ static enum topk_status run_items(const struct topk_job *job, int64_t begin, int
             status = TOPK_E_CANCELLED;
             break;
         }
-        job->run(job->context, item, scratch, &routes);
+        job->run(job->context, item, item + 1 < end ? item + 1 : -1, scratch, &routes);
     }
     if (job->routes != NULL) {
         add_routes(job->routes, &routes);

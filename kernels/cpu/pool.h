@@ -22,8 +22,9 @@ struct topk_pool;
 /* One job; lives on the caller's stack until topk_pool_run returns. The first group is filled by
  * the caller, the second belongs to the pool. */
 struct topk_job {
-    /* Works on one item. Called by any thread of the pool and by callers of topk_pool_run. */
-    void (*run)(void *context, int64_t item, struct topk_scratch *scratch,
+    /* Works on one item; next_item is the one the same thread works on next, or -1. Called by any
+     * thread of the pool and by callers of topk_pool_run. */
+    void (*run)(void *context, int64_t item, int64_t next_item, struct topk_scratch *scratch,
                 struct topk_routes *routes);
     void *context;
     int64_t num_items;

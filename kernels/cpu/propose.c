@@ -14,18 +14,31 @@
  * The boundary's rank in the sample: m scores of the sample are expected among the row's K best,
  * with a deviation of about sqrt(m) for independent scores and more for correlated neighbours.
  */
-#define MARGIN_DEVIATIONS 4.0f /* choice, measured: see kernels/README.md */
+#define MARGIN_DEVIATIONS 6.0f /* choice, measured: see kernels/README.md */
 
 /* Returns how many scores were written to `sample`. */
 static int32_t take_sample(const float *row, int32_t length, int32_t row_idx, float *sample)
 {
-    struct topk_sample_view view = topk_sample_view_of(length);
+    struct topk_sample_view view = topk_sample_view_of(row, length);
     uint32_t random = topk_sample_seed(row_idx);
     for (int32_t u = 0; u < view.num_units; u++) {
         memcpy(sample + u * TOPK_SAMPLE_UNIT, row + topk_sample_place(&view, u, &random),
                TOPK_SAMPLE_UNIT * sizeof(*sample));
     }
     return view.num_units * TOPK_SAMPLE_UNIT;
+}
+
+struct topk_ahead topk_ahead_of(const float *row, int32_t length, int32_t row_idx)
+{
+    return (struct topk_ahead){row, topk_sample_view_of(row, length), 0, topk_sample_seed(row_idx)};
+}
+
+void topk_ahead_fetch(struct topk_ahead *ahead, int32_t num_units)
+{
+    for (int32_t i = 0; i < num_units && ahead->unit < ahead->view.num_units; i++) {
+        int32_t place = topk_sample_place(&ahead->view, ahead->unit++, &ahead->random);
+        __builtin_prefetch(ahead->row + place, 0, 2); /* into the second cache: it is used later */
+    }
 }
 
 struct topk_proposal topk_propose(const float *row, int32_t length, int32_t row_idx, int32_t k,
@@ -48,6 +61,6 @@ float topk_proposal_boundary(const struct topk_isa *isa, const struct topk_propo
         return -INFINITY;
     }
     int32_t count_min = (int32_t)rank;
-    int32_t count_max = count_min + count_min / 16; /* near enough */
+    int32_t count_max = count_min + count_min / 8; /* near enough */
     return topk_cut_find(isa, proposal->sample, proposal->num_sampled, count_min, count_max).bound;
 }

@@ -7,6 +7,15 @@
 #include "cpu/key.h"
 #include "cpu/propose.h"
 
+/* During a pass, after each segment some of the next row's sample is asked for: choices that spread
+ * the largest sample over the shortest row with one so large, and most of any other. */
+#define SEGMENT_SCORES 4096
+#define SEGMENT_UNITS 4
+
+/* Rows up to here, and up to one and a half times K, are taken whole: a sample would not pay.
+ * Measured, Zen 3, K 64 ... 2048. */
+#define DIRECT_SCORES_MAX 1024
+
 const float *topk_row_scores(const struct topk_request *request, int32_t row_idx)
 {
     return request->args.scores + (int64_t)row_idx * request->args.row_stride;
@@ -59,30 +68,49 @@ void topk_refine(const struct topk_isa *isa, struct topk_list *list, int32_t k)
     }
 }
 
-/* One whole pass with a boundary, starting from an empty list. */
-static bool pass(const struct topk_request *request, const float *row, int32_t length,
-                 float boundary, struct topk_list *list, struct topk_routes *routes)
+/* The row in hand. */
+struct row_work {
+    const struct topk_request *request;
+    const float *scores;
+    int32_t row_idx, length;
+    struct topk_scratch *scratch;
+    struct topk_routes *routes;
+    struct topk_ahead ahead; /* the row after it */
+};
+
+/* One whole pass with a boundary, starting from an empty list. True when it was raised. */
+static bool pass(struct row_work *work, float boundary)
 {
+    struct topk_list *list = &work->scratch->list;
+    bool raised = false;
     list->count = 0;
     list->boundary = boundary;
-    routes->scores_read += (uint64_t)length;
-    return topk_admit(request->isa, row, 0, length, request->args.k, list);
+    work->routes->scores_read += (uint64_t)work->length;
+    for (int32_t begin = 0; begin < work->length;) {
+        int32_t left = work->length - begin;
+        int32_t end = left > SEGMENT_SCORES ? begin + SEGMENT_SCORES : work->length;
+        raised |=
+            topk_admit(work->request->isa, work->scores, begin, end, work->request->args.k, list);
+        topk_ahead_fetch(&work->ahead, SEGMENT_UNITS);
+        begin = end;
+    }
+    return raised;
 }
 
 /* Every number of the row is in the list and they are fewer than k: the first NaN fill it. */
-static void fill_with_nans(const float *row, int32_t length, int32_t k,
-                           struct topk_scratch *scratch, struct topk_routes *routes)
+static void fill_with_nans(const struct row_work *work)
 {
+    struct topk_scratch *scratch = work->scratch;
     struct topk_list *list = &scratch->list;
     int32_t num_nans = 0, i = 0;
-    for (; i < length && num_nans < k - list->count; i++) {
-        float value = row[i];
+    for (; i < work->length && num_nans < work->request->args.k - list->count; i++) {
+        float value = work->scores[i];
         if (isnan(value)) {
             scratch->spare_values[num_nans] = value;
             scratch->spare_positions[num_nans++] = i;
         }
     }
-    routes->scores_read += (uint64_t)i;
+    work->routes->scores_read += (uint64_t)i;
     /* Both lists ascend: merge them from the end, into the room behind the first. */
     int32_t from = list->count, nan = num_nans;
     list->count += num_nans;
@@ -109,52 +137,80 @@ static void copy_row(const float *row, int32_t length, struct topk_list *list)
     list->count = length;
 }
 
-/* Admits at least k candidates of a row with more than k scores, by the cheapest way that works. */
-static void admit_row(const struct topk_request *request, const float *row, int32_t row_idx,
-                      int32_t length, struct topk_scratch *scratch, struct topk_routes *routes)
+static bool takes_sample(int32_t length, int32_t k)
 {
-    struct topk_list *list = &scratch->list;
-    int32_t k = request->args.k;
-    if (length <= list->capacity) {
-        pass(request, row, length, -INFINITY, list, routes);
+    return length > DIRECT_SCORES_MAX && length > k + k / 2;
+}
+
+/* Admits at least k candidates of a row with more than k scores, by the cheapest way that works. */
+static void admit_row(struct row_work *work)
+{
+    const struct topk_list *list = &work->scratch->list;
+    const struct topk_isa *isa = work->request->isa;
+    struct topk_routes *routes = work->routes;
+    int32_t k = work->request->args.k;
+    if (!takes_sample(work->length, k)) {
+        pass(work, -INFINITY);
         routes->direct++;
         return;
     }
-    struct topk_proposal proposal = topk_propose(row, length, row_idx, k, scratch->spare_values);
-    float boundary = topk_proposal_boundary(request->isa, &proposal, TOPK_DEPTH_FIRST);
+    struct topk_proposal proposal =
+        topk_propose(work->scores, work->length, work->row_idx, k, work->scratch->spare_values);
+    float boundary = topk_proposal_boundary(isa, &proposal, TOPK_DEPTH_FIRST);
     routes->scores_read += (uint64_t)proposal.num_sampled;
-    bool raised = pass(request, row, length, boundary, list, routes);
+    bool raised = pass(work, boundary);
     if (list->count >= k || boundary == -INFINITY) {
         routes->certified += raised ? 0 : 1;
         routes->spill += raised ? 1 : 0;
         return;
     }
-    boundary = topk_proposal_boundary(request->isa, &proposal, TOPK_DEPTH_SECOND);
-    pass(request, row, length, boundary, list, routes);
+    boundary = topk_proposal_boundary(isa, &proposal, TOPK_DEPTH_SECOND);
+    pass(work, boundary);
     if (list->count >= k || boundary == -INFINITY) {
         routes->band++;
         return;
     }
-    pass(request, row, length, -INFINITY, list, routes);
+    pass(work, -INFINITY);
     routes->recovery++;
 }
 
-void topk_row_select(const struct topk_request *request, int32_t row_idx,
+/* What is needed to ask for the sample of the next row ahead, if there is one that takes one. */
+static struct topk_ahead ahead_of(const struct topk_request *request, int32_t row_idx)
+{
+    struct topk_routes ignored = {0};
+    if (row_idx < 0) {
+        return (struct topk_ahead){0};
+    }
+    int32_t length = topk_row_length(request, row_idx, &ignored);
+    if (!takes_sample(length, request->args.k)) {
+        return (struct topk_ahead){0};
+    }
+    return topk_ahead_of(topk_row_scores(request, row_idx), length, row_idx);
+}
+
+void topk_row_select(const struct topk_request *request, int32_t row_idx, int32_t next_idx,
                      struct topk_scratch *scratch, struct topk_routes *routes)
 {
+    struct row_work work = {
+        .request = request,
+        .scores = topk_row_scores(request, row_idx),
+        .row_idx = row_idx,
+        .length = topk_row_length(request, row_idx, routes),
+        .scratch = scratch,
+        .routes = routes,
+        .ahead = ahead_of(request, next_idx),
+    };
     struct topk_list *list = &scratch->list;
     int32_t k = request->args.k;
-    int32_t length = topk_row_length(request, row_idx, routes);
-    const float *row = topk_row_scores(request, row_idx);
     list->capacity = topk_list_capacity(k);
-    if (length <= k) {
-        copy_row(row, length, list);
+    if (work.length <= k) {
+        copy_row(work.scores, work.length, list);
         routes->copied++;
-        routes->scores_read += (uint64_t)length;
+        routes->scores_read += (uint64_t)work.length;
     } else {
-        admit_row(request, row, row_idx, length, scratch, routes);
+        admit_row(&work);
         if (list->count < k) {
-            fill_with_nans(row, length, k, scratch, routes);
+            fill_with_nans(&work);
         }
         topk_refine(request->isa, list, k);
     }

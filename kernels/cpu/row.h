@@ -13,10 +13,13 @@ struct topk_request {
 };
 
 /*
+ * Selects for row_idx. `next_idx` is the row the same thread will be given next, or -1: its sample
+ * is fetched ahead.
+ *
  * The scores may change while they are read (a client's shared memory): the row's result is then
  * undefined, but nothing is read or written out of range.
  */
-void topk_row_select(const struct topk_request *request, int32_t row_idx,
+void topk_row_select(const struct topk_request *request, int32_t row_idx, int32_t next_idx,
                      struct topk_scratch *scratch, struct topk_routes *routes);
 
 /* ---- the steps, for rows that several threads share (split.h) ----------------------------------

@@ -136,10 +136,10 @@ uint32_t topk_cpu_num_threads(const struct topk_cpu *cpu)
     return topk_pool_num_threads(cpu->pool);
 }
 
-static void run_row(void *context, int64_t item, struct topk_scratch *scratch,
+static void run_row(void *context, int64_t item, int64_t next_item, struct topk_scratch *scratch,
                     struct topk_routes *routes)
 {
-    topk_row_select(context, (int32_t)item, scratch, routes);
+    topk_row_select(context, (int32_t)item, (int32_t)next_item, scratch, routes);
 }
 
 enum topk_status topk_cpu_select(struct topk_cpu *cpu, const struct topk_args *args,

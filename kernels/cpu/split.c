@@ -133,7 +133,7 @@ static void finish_row(const struct topk_split *split, int32_t row_idx,
         list = join_parts(split, row_idx, &raised);
     }
     if (list.count < request->args.k) { /* too short to be cut, or an underfill, which is rare */
-        topk_row_select(request, row_idx, scratch, routes);
+        topk_row_select(request, row_idx, -1, scratch, routes);
         return;
     }
     routes->certified += raised ? 0 : 1;
@@ -143,9 +143,10 @@ static void finish_row(const struct topk_split *split, int32_t row_idx,
     topk_row_write(request, row_idx, &list, scratch);
 }
 
-static void run_part(void *context, int64_t item, struct topk_scratch *scratch,
+static void run_part(void *context, int64_t item, int64_t next_item, struct topk_scratch *scratch,
                      struct topk_routes *routes)
 {
+    (void)next_item;
     struct topk_split *split = context;
     int32_t row_idx = (int32_t)(item / split->num_parts);
     int32_t part = (int32_t)(item % split->num_parts);
