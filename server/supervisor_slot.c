@@ -3,6 +3,7 @@
 #include "log.h"
 #include "supervisor_internal.h"
 #include "supervisor_system.h"
+#include "topkd_fd.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -291,6 +292,10 @@ static void remove_remains(struct slot *slot)
     char prefix[WIRE_NAME_SIZE];
     shm_prefix(&slot->supervisor->shm, slot->epoch, prefix);
     uint32_t num_objects = shm_remove(prefix);
+    char side_socket[WIRE_URL_SIZE]; /* of devices that take memory as descriptors */
+    snprintf(side_socket, sizeof side_socket, "%s/%s" FD_SOCKET_SUFFIX,
+             slot->supervisor->settings.socket.directory, slot->device.device);
+    (void)unlink(side_socket);
     bool had_socket = unlink(slot->url + strlen(URL_PREFIX)) == 0;
     if (num_objects != 0 || had_socket)
         log_info("worker_remains", "device=%s epoch=%" PRIu64 " shm_objects=%u socket=%s",

@@ -268,8 +268,10 @@ killed_worker_is_replaced() {
     epoch=$(device device_epoch)
     pid=$(device worker_pid)
     objects=$(instance)
+    touch "$run/cpu.fds" # as the side socket of a GPU's worker
     kill -KILL "$pid"
     wait_until "a worker with a new epoch" new_epoch "$epoch"
+    [[ ! -e $run/cpu.fds ]] || fail "the side socket of the dead worker is left"
     [[ $(device restarts) == 1 ]] || fail "restarts: $(device restarts)"
     [[ $(device worker_pid) != "$pid" ]] || fail "the pid is the same"
     [[ -z $(find /dev/shm -maxdepth 1 -name "topkd-$objects-$(printf %016x "$epoch")-*") ]] ||
