@@ -355,18 +355,19 @@ static void report(const struct bench *bench, enum inputs_family family, const s
     unsigned long long band = f->routes.band / (uint64_t)bench->rounds;
     unsigned long long recovery = f->routes.recovery / (uint64_t)bench->rounds;
     unsigned long long spill = f->routes.spill / (uint64_t)bench->rounds;
+    static const char text[] =
+        "%s: isa=%s threads=%u rows=%d width=%d k=%d lengths=%s order=%s ties=%s select_us=%.1f "
+        "floor_us=%.1f x_floor=%.2f reads=%.3f certified=%llu direct=%llu band=%llu recovery=%llu "
+        "spill=%llu exact=%s\n";
+    static const char json[] =
+        "{\"family\":\"%s\",\"isa\":\"%s\",\"threads\":%u,\"rows\":%d,\"width\":%d,\"k\":%d,"
+        "\"lengths\":\"%s\",\"order\":\"%s\",\"ties\":\"%s\",\"select_us\":%.1f,"
+        "\"floor_us\":%.1f,\"x_floor\":%.3f,\"reads\":%.4f,\"certified\":%llu,\"direct\":%llu,"
+        "\"band\":%llu,\"recovery\":%llu,\"spill\":%llu,\"exact\":\"%s\"}\n";
+    static const char csv[] =
+        "%s,%s,%u,%d,%d,%d,%s,%s,%s,%.1f,%.1f,%.3f,%.4f,%llu,%llu,%llu,%llu,%llu,%s\n";
     static const char *const formats[] = {
-        [FORMAT_TEXT] = "%s: isa=%s threads=%u rows=%d width=%d k=%d lengths=%s order=%s ties=%s "
-                        "select_us=%.1f floor_us=%.1f x_floor=%.2f reads=%.3f certified=%llu "
-                        "direct=%llu band=%llu recovery=%llu spill=%llu exact=%s\n",
-        [FORMAT_JSON] = "{\"family\":\"%s\",\"isa\":\"%s\",\"threads\":%u,\"rows\":%d,\"width\":%d,"
-                        "\"k\":%d,\"lengths\":\"%s\",\"order\":\"%s\",\"ties\":\"%s\","
-                        "\"select_us\":%.1f,\"floor_us\":%.1f,\"x_floor\":%.3f,\"reads\":%.4f,"
-                        "\"certified\":%llu,\"direct\":%llu,\"band\":%llu,\"recovery\":%llu,"
-                        "\"spill\":%llu,\"exact\":\"%s\"}\n",
-        [FORMAT_CSV] = "%s,%s,%u,%d,%d,%d,%s,%s,%s,%.1f,%.1f,%.3f,%.4f,%llu,%llu,%llu,%llu,%llu,"
-                       "%s\n",
-    };
+        [FORMAT_TEXT] = text, [FORMAT_JSON] = json, [FORMAT_CSV] = csv};
     printf(formats[bench->format], inputs_family_name(family), isa, bench->threads, bench->rows,
            bench->width, bench->k, lengths, order, ties, f->select_us, f->floor_us,
            f->select_us / f->floor_us, f->reads, certified, direct, band, recovery, spill,
