@@ -34,6 +34,9 @@ void raw_worker_start(struct raw_worker *worker, const char *yaml, const char *f
 /* Drains, expects exit code 0, and that no shared memory or socket is left. */
 void raw_worker_stop(struct raw_worker *worker);
 
+/* Hands new settings over, as the supervisor does on SIGHUP. */
+void raw_worker_reload(const struct raw_worker *worker, const char *yaml);
+
 /* Waits for the end of the process and returns its wait status; removes what it left. */
 int raw_worker_wait(struct raw_worker *worker);
 

@@ -105,6 +105,14 @@ void raw_worker_start(struct raw_worker *worker, const char *yaml, const char *f
     assert_int_equal(ready.u.ready.device_kind, WIRE_DEVICE_CPU);
 }
 
+void raw_worker_reload(const struct raw_worker *worker, const char *yaml)
+{
+    struct control_message message = control_message_make(CONTROL_RELOAD, worker->epoch);
+    int fd = settings_fd(yaml);
+    assert_int_equal(control_send(worker->control_fd, &message, fd), 0);
+    close(fd);
+}
+
 static void remove_directory(struct raw_worker *worker)
 {
     char path[sizeof(worker->directory) + 16];

@@ -438,6 +438,57 @@ static void it_11_the_worker_ends_with_its_supervisor(void **state)
     raw_disconnect(&client);
 }
 
+/* Live settings change under open sessions; a text that does not parse changes nothing. */
+static void it_12_settings_are_reloaded(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client clients[3];
+    raw_worker_start(&worker, "limits: {sessions_max: 1}", NULL);
+    raw_open(&clients[0], &worker);
+    raw_connect(&clients[1], &worker);
+    raw_connect(&clients[2], &worker);
+    assert_int_equal(raw_hello(&clients[1], &reply), TOPKD_E_LIMIT);
+    raw_worker_reload(&worker, "limits: {sessions_max: 0}");
+    raw_sleep_ms(50);
+    assert_int_equal(raw_hello(&clients[1], &reply), TOPKD_E_LIMIT);
+    /* More sessions; fewer places than before; and what needs a restart stays as it was. */
+    raw_worker_reload(&worker,
+                      "limits: {sessions_max: 2, queue_max: 4096, semaphores: 7, hello_ms: 100}");
+    uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS;
+    enum topkd_status status;
+    while ((status = raw_hello(&clients[1], &reply)) == TOPKD_E_LIMIT)
+        assert_true(raw_now_ms() < end_ms);
+    assert_int_equal(status, TOPKD_OK);
+    assert_int_equal(clients[1].hello.limits.semaphores, clients[0].hello.limits.semaphores);
+    raw_expect_selects(&clients[0]);
+    raw_expect_selects(&clients[1]);
+    raw_disconnect(&clients[2]);
+    raw_disconnect(&clients[1]);
+    raw_disconnect(&clients[0]);
+    raw_worker_stop(&worker);
+}
+
+/* Requests of devices that have them, or of the supervisor, are answered by name. */
+static void it_13_unsupported_requests(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    raw_worker_start(&worker, "", NULL);
+    raw_open(&client, &worker);
+    struct wire_request request = raw_request(&client, WIRE_DEVICES);
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_UNSUPPORTED);
+    request = raw_request(&client, WIRE_LANE_OPEN);
+    request.u.lane_open.shape = (struct wire_select_request){.rows = 1, .width = 10, .k = 1};
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_UNSUPPORTED);
+    request = raw_request(&client, WIRE_LANE_CLOSE);
+    request.u.lane_close.lane = 3;
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_UNSUPPORTED);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +503,8 @@ int main(void)
         cmocka_unit_test(it_09_drain_finishes_what_is_in_flight),
         cmocka_unit_test(it_10_drain_cancels_at_its_deadline),
         cmocka_unit_test(it_11_the_worker_ends_with_its_supervisor),
+        cmocka_unit_test(it_12_settings_are_reloaded),
+        cmocka_unit_test(it_13_unsupported_requests),
     };
     return cmocka_run_group_tests_name("worker sessions", tests, NULL, NULL);
 }
