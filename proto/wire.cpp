@@ -83,15 +83,15 @@ class Room final : public flatbuffers::Allocator
     X(WIRE_STATS, StatsReply, stats)                                                               \
     X(WIRE_SESSIONS, SessionsReply, sessions)
 
-#define ENCODE_BODY(wire_kind, table, member)                                                      \
-    case wire_kind:                                                                                \
+#define ENCODE_BODY(value, table, member)                                                          \
+    case value:                                                                                    \
         body = encode(fbb, m.u.member).Union();                                                    \
         type = BodyType::table;                                                                    \
         break;
 
-#define DECODE_BODY(wire_kind, table, member)                                                      \
-    case wire_kind:                                                                                \
-        return decode_body(t.BODY_AS(table)(), m.u.member, wire_kind, detail);
+#define DECODE_BODY(value, table, member)                                                          \
+    case value:                                                                                    \
+        return decode_body(t.BODY_AS(table)(), m.u.member, value, detail);
 
 template <class T, class M>
 bool decode_body(const T *t, M &m, enum wire_kind kind, char *detail)
@@ -219,14 +219,13 @@ enum topkd_status wire_reply_encode(const struct wire_reply *reply, uint8_t *out
     return deliver(fbb, message, out, out_size, size_p, detail);
 }
 
-static enum topkd_status refuse_request(struct wire_request *request, enum topkd_status status)
+static void keep_only_header(struct wire_request *request)
 {
     const uint64_t session = request->session, sequence = request->sequence, epoch = request->epoch;
     memset(request, 0, sizeof(*request));
     request->session = session;
     request->sequence = sequence;
     request->epoch = epoch;
-    return status;
 }
 
 enum topkd_status wire_request_decode(const void *bytes, size_t size, struct wire_buffer *buffer,
@@ -249,9 +248,10 @@ enum topkd_status wire_request_decode(const void *bytes, size_t size, struct wir
         return TOPKD_E_UNSUPPORTED;
     }
     put_enum(request->kind, kind);
-    if (!decode_request_body(*message, *request, detail) || !wire_request_check(request, detail))
-        return refuse_request(request, TOPKD_E_PROTOCOL);
-    return TOPKD_OK;
+    if (decode_request_body(*message, *request, detail) && wire_request_check(request, detail))
+        return TOPKD_OK;
+    keep_only_header(request);
+    return TOPKD_E_PROTOCOL;
 }
 
 /* The status of a reply; one that this version has no name for keeps its number in the detail. */

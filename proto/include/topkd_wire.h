@@ -5,7 +5,8 @@
  * sides see of it. Encoding and decoding live in one C++ file behind this header: no C++ type,
  * exception or generated name leaves it. Decoding copies the message to aligned memory, runs the
  * FlatBuffers verifier, then checks every enum, string length and vector length against the limits
- * below. It does not check meaning (regions, geometry, permission): that is the server's work.
+ * below, and that names hold no control characters; encoding checks the same. Neither checks
+ * meaning (regions, geometry, permission): that is the server's work.
  *
  * Rules of evolution: fields are only appended; an unknown request kind is answered
  * TOPKD_E_UNSUPPORTED; WIRE_VERSION changes only when an old peer would misunderstand.
@@ -337,9 +338,9 @@ enum topkd_status wire_reply_encode(const struct wire_reply *reply, uint8_t *out
  * version does not know. `buffer` must live as long as `request` is used. Allocates nothing, never
  * blocks. Any thread.
  *
- * A reply likewise, except that on failure its status is TOPKD_E_PROTOCOL and u is not touched; on
- * success only the member of u that belongs to its kind is set. A status that this version has no
- * name for arrives as TOPKD_E_VERSION with its number in the detail.
+ * A reply likewise, except that on failure its status is TOPKD_E_PROTOCOL and what is in u means
+ * nothing; on success only the member of u that belongs to its kind is set. A status that this
+ * version has no name for arrives as TOPKD_E_VERSION with its number in the detail.
  */
 enum topkd_status wire_request_decode(const void *bytes, size_t size, struct wire_buffer *buffer,
                                       struct wire_request *request, char *detail);
