@@ -23,6 +23,10 @@
 #define LOOK_MS 50u
 /* Choice: how long rpc_close waits for NNG, which takes well under a millisecond. */
 #define BURY_S 2
+/* Choices: how long a request may wait for its way out. A worker that takes none for so long hangs,
+ * or is gone and NNG did not notice, which is likely once NNG is stuck. */
+#define SEND_MS 5000
+#define SEND_STUCK_MS 500
 
 #define URL_SCHEME "ipc://"
 
@@ -31,6 +35,9 @@
 /* The process in which NNG was first used: its threads exist there only, and NNG ends a child that
  * touches it. */
 static _Atomic pid_t first_pid;
+
+/* NNG has once not come back from closing, see rpc_close. */
+static atomic_bool nng_stuck;
 
 enum topkd_status rpc_check_process(char *detail)
 {
@@ -194,7 +201,7 @@ static int configure(struct rpc *rpc)
         return error;
     }
     /* Not blocking, because the blocking form has no deadline. */
-    return nng_dial(rpc->socket, rpc->url, NULL, NNG_FLAG_NONBLOCK);
+    return nng_dial(rpc->socket, rpc->url, &rpc->dialer, NNG_FLAG_NONBLOCK);
 }
 
 static enum topkd_status wait_up(struct rpc *rpc, uint64_t deadline_ns, char *detail)
@@ -291,6 +298,9 @@ void rpc_abort(struct rpc *rpc)
     } else {
         pthread_mutex_unlock(&rpc->mutex);
     }
+    /* First, or it dials again once its pipe is gone; NNG 1.5.2 leaks a pipe that comes up while
+     * its socket is closed. */
+    (void)nng_dialer_close(rpc->dialer);
     if (pipe.id != 0) {
         (void)nng_pipe_close(pipe); /* the other side sees it now; the rest may take its time */
     }
@@ -310,7 +320,9 @@ static void *bury(void *arg)
  * message's head and the request for its body, the receive is dropped without a completion
  * (ipc_pipe_recv_cb goes on after nni_aio_close, and nni_aio_begin then fails in silence). Callers
  * close when no answer is on its way, which leaves that to a peer that dies at the wrong moment.
- * Then the connection is left to a thread that will not end, rather than the caller.
+ * Then the connection is left to a thread that does not end, rather than the caller; and because
+ * the thread of NNG that reports lost pipes is the one that waits, losses are seen later from then
+ * on, by requests that find no way out (rpc_send_ms).
  */
 void rpc_close(struct rpc *rpc)
 {
@@ -325,10 +337,16 @@ void rpc_close(struct rpc *rpc)
     }
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until); /* what pthread_timedjoin_np takes */
-    until.tv_sec += BURY_S;
+    until.tv_sec += atomic_load(&nng_stuck) ? 0 : BURY_S;
     if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
+        atomic_store(&nng_stuck, true);
         (void)pthread_detach(thread);
     }
+}
+
+int32_t rpc_send_ms(void)
+{
+    return atomic_load(&nng_stuck) ? SEND_STUCK_MS : SEND_MS;
 }
 
 /* ---- Look ------------------------------------------------------------------------------------ */

@@ -12,6 +12,7 @@ struct rpc {
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* up or lost */
     nng_socket socket;
+    nng_dialer dialer;
     int pipe_id; /* of the one pipe that was let in; 0 before */
     bool up;     /* the pipe was started */
     bool lost;   /* the pipe is gone, or the connection was aborted */
