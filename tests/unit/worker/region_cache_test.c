@@ -13,7 +13,7 @@
  */
 
 static struct {
-    uint32_t num_open, num_mapped; /* now */
+    uint32_t num_open, num_mapped; /* now; the device is closed on other threads */
     uint32_t num_maps;             /* ever */
     bool map_fails;
     uint64_t faulted_key; /* mappings of this key have vanished */
@@ -33,7 +33,7 @@ static enum topkd_status fake_open(struct device *device,
     memory->key.words[0] = request->memory.handle[0];
     memory->size_bytes = request->memory.handle[1] * UINT64_C(1000);
     memory->is_writable = request->access == WIRE_ACCESS_READ_WRITE;
-    fake.num_open++;
+    __atomic_fetch_add(&fake.num_open, 1, __ATOMIC_RELAXED);
     *memory_p = memory;
     return TOPKD_OK;
 }
@@ -45,7 +45,7 @@ static enum topkd_status fake_map(struct device *device, struct device_memory *m
     if (fake.map_fails)
         return TOPKD_E_MAP_FAILED;
     memory->address = 0x1000;
-    fake.num_mapped++;
+    __atomic_fetch_add(&fake.num_mapped, 1, __ATOMIC_RELAXED);
     fake.num_maps++;
     return TOPKD_OK;
 }
@@ -70,6 +70,11 @@ static const struct device_ops fake_ops = {.memory_open = fake_open,
                                            .memory_faulted = fake_faulted};
 static struct device fake_device = {.ops = &fake_ops};
 
+static uint32_t count(const uint32_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static uv_loop_t loop;
@@ -90,8 +95,8 @@ static int teardown(void **state)
 {
     (void)state;
     uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(fake.num_open, 0);
-    assert_int_equal(fake.num_mapped, 0);
+    assert_int_equal(count(&fake.num_open), 0);
+    assert_int_equal(count(&fake.num_mapped), 0);
     assert_int_equal(cache.mapped_bytes, 0);
     return uv_loop_close(&loop);
 }
@@ -130,12 +135,12 @@ static void the_same_memory_is_mapped_once(void **state)
     assert_int_equal(fake.num_maps, 3);
     assert_int_equal(cache.mapped_bytes, 6000);
     region_cache_release(a);
-    assert_int_equal(fake.num_mapped, 3);
+    assert_int_equal(count(&fake.num_mapped), 3);
     region_cache_release(b);
     region_cache_release(c);
     region_cache_release(d);
     uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(fake.num_mapped, 0);
+    assert_int_equal(count(&fake.num_mapped), 0);
 }
 
 /* The object has grown: the old mapping does not reach, so there is a second one. */
@@ -186,7 +191,7 @@ static void refusals_leave_nothing_open(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct wire_register_request request = request_of(1, 2, cases[i].offset, cases[i].length);
         assert_int_equal(acquire(&request, &memory), cases[i].status);
-        assert_int_equal(fake.num_open, 0);
+        assert_int_equal(count(&fake.num_open), 0);
     }
     struct wire_register_request request = request_of(1, 2, 0, 10);
     request.memory.allocation_bytes = 2001;
@@ -194,12 +199,12 @@ static void refusals_leave_nothing_open(void **state)
     fake.map_fails = true;
     request = request_of(1, 2, 0, 10);
     assert_int_equal(acquire(&request, &memory), TOPKD_E_MAP_FAILED);
-    assert_int_equal(fake.num_open, 0);
+    assert_int_equal(count(&fake.num_open), 0);
     /* CASES 24: this very process. */
     struct peer self = {.uid = 1, .gid = 1, .pid = getpid()};
     assert_int_equal(region_cache_acquire(&cache, &request, &self, &memory, detail),
                      TOPKD_E_SAME_PROCESS);
-    assert_int_equal(fake.num_open, 0);
+    assert_int_equal(count(&fake.num_open), 0);
 }
 
 /* Bytes count until the mapping is really gone, so that the limit holds for the address space. */
