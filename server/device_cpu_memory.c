@@ -185,13 +185,17 @@ struct memory_cpu {
     uint32_t guard;
 };
 
-/* The object's name out of a handle; false when it is none that shm_open would take. */
+/* The object's name out of a handle; false when it is none that shm_open would take, or has other
+ * than printable ASCII characters (it goes into error texts and the log). */
 static bool name_of(const struct wire_memory *memory, char name[WIRE_HANDLE_SIZE + 1])
 {
+    for (uint32_t i = 0; i < memory->handle_bytes; i++)
+        if (memory->handle[i] <= ' ' || memory->handle[i] > '~')
+            return false;
     memcpy(name, memory->handle, memory->handle_bytes);
     name[memory->handle_bytes] = '\0';
-    return memory->handle_bytes >= 2 && strlen(name) == memory->handle_bytes && name[0] == '/' &&
-           strchr(name + 1, '/') == NULL && strcmp(name, "/.") != 0 && strcmp(name, "/..") != 0;
+    return memory->handle_bytes >= 2 && name[0] == '/' && strchr(name + 1, '/') == NULL &&
+           strcmp(name, "/.") != 0 && strcmp(name, "/..") != 0;
 }
 
 static enum topkd_status check_object(const char *name, const struct stat *info,
@@ -233,7 +237,8 @@ enum topkd_status device_cpu_memory_open(struct device *device,
     char name[WIRE_HANDLE_SIZE + 1];
     if (!name_of(&request->memory, name))
         return detail_set(detail, TOPKD_E_INVALID,
-                          "the handle is not a name \"/...\" as shm_open takes it");
+                          "the handle is not a name \"/...\" of printable ASCII characters, as "
+                          "shm_open takes it");
 
     bool is_writable = request->access == WIRE_ACCESS_READ_WRITE;
     /* Non-blocking: the name could be a FIFO or carry a lease; neither may hold up the loop. */
@@ -334,5 +339,6 @@ void device_cpu_memory_unlink(const struct wire_memory *memory, const struct dev
     if (shm_unlink(name) == 0)
         log_info("shm_unlinked", "name=%s pid=%" PRId64, name, peer->pid);
     else
-        log_warn("shm_left", "name=%s pid=%" PRId64 " reason=%s", name, peer->pid, strerror(errno));
+        log_warn("shm_left", "name=%s pid=%" PRId64 " reason=\"%s\"", name, peer->pid,
+                 strerror(errno));
 }

@@ -198,7 +198,7 @@ static void request_received(struct endpoint_request *request)
     if (error == NNG_ECLOSED)
         return; /* the endpoint is closing */
     if (error != 0) {
-        log_warn("receive_failed", "reason=%s", nng_strerror(error));
+        log_warn("receive_failed", "reason=\"%s\"", nng_strerror(error));
         endpoint_request_free(request);
         return;
     }

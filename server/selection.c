@@ -436,9 +436,12 @@ void selection_finish(struct selection *selection)
     selection->reply.queued_ns = job->queued_ns;
     selection->reply.run_ns = job->run_ns;
     stats_request_done(&worker->stats, job->status, uv_hrtime() - job->submitted_ns, job->run_ns);
-    if (job->status == TOPKD_E_DEVICE_FAULT || job->status == TOPKD_E_REGION_FAULT)
+    if (job->status == TOPKD_E_DEVICE_FAULT || job->status == TOPKD_E_REGION_FAULT) {
+        char quoted[LOG_QUOTE_SIZE];
         log_warn("request_failed", "session=%" PRIu64 " sequence=%" PRIu64 " status=%s reason=%s",
-                 session->id, selection->sequence, wire_status_name(job->status), job->detail);
+                 session->id, selection->sequence, wire_status_name(job->status),
+                 log_quote(quoted, job->detail));
+    }
     /* First the answer is on its way, then what it took is free for others. */
     answer(selection, job->status, job->detail);
     give_back(selection, job->status != TOPKD_OK);

@@ -92,8 +92,9 @@ static struct orphan *orphan_open(struct session *session)
         process_watch_open(&orphan->watch, &session->worker->loop, session->peer.pid, orphan_died);
     if (error == 0)
         return orphan;
+    char quoted[LOG_QUOTE_SIZE];
     log_debug("process_unwatched", "session=%" PRIu64 " pid=%" PRId64 " reason=%s", session->id,
-              session->peer.pid, strerror(-error));
+              session->peer.pid, log_quote(quoted, strerror(-error)));
     free(orphan);
     return NULL;
 }
@@ -304,8 +305,9 @@ enum topkd_status session_open(struct worker *worker, struct endpoint_pipe *pipe
     else
         status = open_device_side(session, detail);
     if (status != TOPKD_OK) {
+        char quoted[LOG_QUOTE_SIZE];
         log_warn("session_refused", "uid=%" PRId64 " pid=%" PRId64 " reason=%s", session->peer.uid,
-                 session->peer.pid, detail);
+                 session->peer.pid, log_quote(quoted, detail));
         close_device_side(session);
         deallocate(session);
         return status;

@@ -260,7 +260,9 @@ int worker_main(const struct settings *settings, const struct worker_args *args)
     char detail[WIRE_DETAIL_SIZE] = "";
     int exit_code = EX_UNAVAILABLE;
     if (!worker_fault_init(&worker->fault) || start(worker, detail) != TOPKD_OK) {
-        log_error("worker_start_failed", "device=%s reason=%s", args->device, detail);
+        char quoted[LOG_QUOTE_SIZE];
+        log_error("worker_start_failed", "device=%s reason=%s", args->device,
+                  log_quote(quoted, detail));
         uv_run(&worker->loop, UV_RUN_DEFAULT); /* runs the close callbacks */
         finish(worker);
         return exit_code;

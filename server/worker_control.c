@@ -20,7 +20,7 @@ static void send_message(struct worker *worker, const struct control_message *me
 {
     int error = control_send(worker->args->control_fd, message, -1);
     if (error != 0 && error != -EPIPE) /* a closed channel is seen by reading */
-        log_warn("control_send_failed", "kind=%s reason=%s",
+        log_warn("control_send_failed", "kind=%s reason=\"%s\"",
                  control_kind_name((enum control_kind)message->kind), strerror(-error));
 }
 
@@ -87,8 +87,9 @@ static void canary_done(uv_work_t *work, int status)
         return;
     }
     canary->num_failures++;
+    char quoted[LOG_QUOTE_SIZE];
     log_error("canary_wrong", "num_failures=%" PRIu32 " reason=%s", canary->num_failures,
-              canary->detail);
+              log_quote(quoted, canary->detail));
     send_heartbeat(worker);
     if (canary->num_failures >= WORKER_CANARY_FAILURES_MAX)
         worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
@@ -187,7 +188,9 @@ static void reload(struct worker *worker, int fd)
     /* The supervisor has checked this text; what it says of changes it has logged. */
     enum topkd_status status = settings_load_fd(fd, "reload", &fresh, &report);
     if (status != TOPKD_OK) {
-        log_error("reload_failed", "reason=%s", report.num_errors > 0 ? report.lines[0] : "");
+        char quoted[LOG_QUOTE_SIZE];
+        log_error("reload_failed", "reason=%s",
+                  log_quote(quoted, report.num_errors > 0 ? report.lines[0] : ""));
         return;
     }
     settings_merge_live(&worker->settings, &fresh, NULL);

@@ -31,8 +31,9 @@ void worker_reply(struct worker *worker, struct endpoint_request *request,
         wire_reply_encode(reply, worker->out, sizeof(worker->out), &size, detail);
     if (status != TOPKD_OK) {
         /* What we made does not fit its own limits (or memory ran out): say that much. */
+        char quoted[LOG_QUOTE_SIZE];
         log_error("reply_not_encoded", "kind=%s status=%s reason=%s", wire_kind_name(reply->kind),
-                  wire_status_name(status), detail);
+                  wire_status_name(status), log_quote(quoted, detail));
         struct wire_reply *failure = &worker->failure;
         *failure = (struct wire_reply){.session = reply->session,
                                        .sequence = reply->sequence,
@@ -102,8 +103,9 @@ static enum topkd_status handle_register(struct session *session,
         region_open(&session->regions, &worker->regions, request, &session->peer, &limits,
                     worker->next_generation, &region, reply->detail);
     if (status != TOPKD_OK) {
+        char quoted[LOG_QUOTE_SIZE];
         log_info("region_refused", "session=%" PRIu64 " status=%s reason=%s", session->id,
-                 wire_status_name(status), reply->detail);
+                 wire_status_name(status), log_quote(quoted, reply->detail));
         return status;
     }
     worker->next_generation++;
@@ -280,8 +282,9 @@ static void request_received(void *owner, struct endpoint_request *request)
     if (status != TOPKD_OK) {
         worker->stats.messages_rejected++;
         const struct peer *peer = endpoint_pipe_peer(pipe);
+        char quoted[LOG_QUOTE_SIZE];
         log_info("message_rejected", "uid=%" PRId64 " pid=%" PRId64 " size_bytes=%zu reason=%s",
-                 peer->uid, peer->pid, size, detail);
+                 peer->uid, peer->pid, size, log_quote(quoted, detail));
         reply->status = status;
         (void)snprintf(reply->detail, sizeof(reply->detail), "%s", detail);
         worker_reply(worker, request, reply);

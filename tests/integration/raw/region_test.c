@@ -78,6 +78,8 @@ static void it_30_what_cannot_be_registered(void **state)
         {"/", TOPKD_E_INVALID},
         {"", TOPKD_E_INVALID},
         {"/../../etc/passwd", TOPKD_E_INVALID},
+        {"/caf\xc3\xa9", TOPKD_E_INVALID}, /* printable ASCII only */
+        {"/a\nb", TOPKD_E_INVALID},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         request = raw_register_request(&client, &shm, WIRE_ACCESS_READ);
