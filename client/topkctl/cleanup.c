@@ -1,19 +1,25 @@
 #include "cleanup.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Read by the handler: a pointer is written in one piece on every platform this builds for. */
-static const char *volatile watched[CLEANUP_FILES_MAX];
+static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
+#define NUM_ENDINGS (sizeof(endings) / sizeof(endings[0]))
+
+static struct {
+    int used; /* atomic: set after the path, cleared before it changes */
+    char path[PATH_MAX];
+} watched[CLEANUP_FILES_MAX];
 
 /* Only calls that are safe in a handler. */
 static void on_signal(int number)
 {
     for (unsigned i = 0; i < CLEANUP_FILES_MAX; i++) {
-        if (watched[i] != NULL) {
-            unlink(watched[i]);
+        if (__atomic_load_n(&watched[i].used, __ATOMIC_ACQUIRE)) {
+            unlink(watched[i].path);
         }
     }
     if (number == SIGBUS) {
@@ -29,15 +35,39 @@ static void on_signal(int number)
 
 void cleanup_install(void)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGBUS};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        sigaction(numbers[i], &action, NULL);
+    for (size_t i = 0; i < NUM_ENDINGS; i++) {
+        sigaction(endings[i], &action, NULL);
     }
+    sigaction(SIGBUS, &action, NULL);
+}
+
+static void mask_endings(int how)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < NUM_ENDINGS; i++) {
+        sigaddset(&set, endings[i]);
+    }
+    sigprocmask(how, &set, NULL);
+}
+
+void cleanup_hold(void)
+{
+    mask_endings(SIG_BLOCK);
+}
+
+void cleanup_release(void)
+{
+    mask_endings(SIG_UNBLOCK);
 }
 
 void cleanup_watch(unsigned slot, const char *path)
 {
-    watched[slot] = path;
+    __atomic_store_n(&watched[slot].used, 0, __ATOMIC_SEQ_CST);
+    if (path != NULL && strlen(path) < sizeof(watched[slot].path)) {
+        memcpy(watched[slot].path, path, strlen(path) + 1);
+        __atomic_store_n(&watched[slot].used, 1, __ATOMIC_RELEASE);
+    }
 }

@@ -10,8 +10,15 @@
 /* Installs the handlers; once. */
 void cleanup_install(void);
 
-/* Has the signal handler remove `path` (NULL: nothing any more). The string must live until it is
- * replaced. */
+/*
+ * Between the two, signals wait, so that a file is made and handed to cleanup_watch in one step.
+ * Only while the process has one thread: another one would take the signal.
+ */
+void cleanup_hold(void);
+void cleanup_release(void);
+
+/* Has the handler remove `path`, which is copied; NULL: nothing any more, after the file has got
+ * its final name or was removed. Too long a path is not watched. */
 void cleanup_watch(unsigned slot, const char *path);
 
 #endif

@@ -69,8 +69,8 @@ struct select_output {
     uint32_t kept_rows;
 };
 
-/* A zeroed output is opened, written block by block, committed, closed. Each reports its own
- * failure; close in every case: what was not committed is removed. */
+/* A zeroed output is opened (while the process has one thread), written block by block, committed,
+ * closed. Each reports its own failure; close in every case: what was not committed is removed. */
 enum ctl_exit select_output_open(const struct select_job *job, struct select_output *output);
 enum ctl_exit select_output_write(const struct select_job *job, struct select_output *output,
                                   const struct select_block *block);

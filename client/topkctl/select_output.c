@@ -18,10 +18,15 @@ static enum ctl_exit open_writer(const struct select_job *job, const char *path,
     if (path == NULL) {
         return CTL_EXIT_OK;
     }
-    if (npy_writer_create(path, &shape, writer_p, detail) != NPY_OK) {
+    cleanup_hold(); /* no other thread runs yet */
+    enum npy_status status = npy_writer_create(path, &shape, writer_p, detail);
+    if (status == NPY_OK) {
+        cleanup_watch(slot, npy_writer_temporary(*writer_p));
+    }
+    cleanup_release();
+    if (status != NPY_OK) {
         return report_failure(job->options, CTL_EXIT_FAILED, "%s", detail);
     }
-    cleanup_watch(slot, npy_writer_temporary(*writer_p));
     return CTL_EXIT_OK;
 }
 
@@ -77,11 +82,11 @@ enum ctl_exit select_output_open(const struct select_job *job, struct select_out
 
 void select_output_close(struct select_output *output)
 {
+    npy_writer_destroy(output->indices);
+    npy_writer_destroy(output->values);
     for (unsigned slot = 0; slot < CLEANUP_FILES_MAX; slot++) {
         cleanup_watch(slot, NULL);
     }
-    npy_writer_destroy(output->indices);
-    npy_writer_destroy(output->values);
     free(output->kept);
 }
 
