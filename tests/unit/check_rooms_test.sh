@@ -16,7 +16,6 @@ put() {
 }
 
 lawful_tree() {
-    rm -rf "$work/tree"
     put proto/include/topkd_status.h '#include <stdint.h>'
     put proto/include/topkd_wire.h '#include "topkd_status.h"'
     put proto/check.c '#include "topkd_wire.h"'
@@ -52,8 +51,7 @@ lawful_tree
 num_broken=0
 # refuses FILE INCLUDE TEXT: with this line added to FILE the check must fail, naming FILE and TEXT.
 refuses() {
-    lawful_tree
-    mkdir -p "$(dirname "$work/tree/$1")"
+    cp "$work/tree/$1" "$work/lawful"
     printf '%s\n' "$2" >>"$work/tree/$1"
     if "$check" "$work/tree" >"$work/out" 2>&1; then
         echo "not noticed in $1: $2"
@@ -64,6 +62,7 @@ refuses() {
         cat "$work/out"
         exit 1
     fi
+    mv "$work/lawful" "$work/tree/$1"
     num_broken=$((num_broken + 1))
 }
 
@@ -99,6 +98,10 @@ refuses server/loop.c '#include <boost.h>' 'is unknown here'
 refuses server/loop.c '#include LOOP_HEADER' 'cannot read'
 refuses tests/unit/loop_test.c '#include "nowhere.h"' 'no source of ours is named nowhere.h'
 
+"$check" "$work/tree" >/dev/null || {
+    echo "the tree is not what it was"
+    exit 1
+}
 mkdir "$work/empty"
 if "$check" "$work/empty" >"$work/out" 2>&1; then
     echo "an empty tree passed"
