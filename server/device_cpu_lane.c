@@ -285,6 +285,7 @@ enum topkd_status device_cpu_lane_create(struct device *device, struct device_sh
         free(lane);
         return TOPKD_E_SYSTEM;
     }
+    (void)pthread_setname_np(lane->thread, "lane"); /* in ps and top */
     *lane_p = lane;
     return TOPKD_OK;
 }

@@ -198,7 +198,8 @@ static bool name_of(const struct wire_memory *memory, char name[WIRE_HANDLE_SIZE
            strcmp(name, "/.") != 0 && strcmp(name, "/..") != 0;
 }
 
-static enum topkd_status check_object(const char *name, const struct stat *info,
+/* `inode` is the client's word for which object it means; 0: it gave none. */
+static enum topkd_status check_object(const char *name, const struct stat *info, uint64_t inode,
                                       const struct peer *peer, char *detail)
 {
     if (!S_ISREG(info->st_mode))
@@ -208,6 +209,12 @@ static enum topkd_status check_object(const char *name, const struct stat *info,
                           "%s belongs to uid %u, the client is uid %" PRId64
                           ": only memory of one's own can be registered",
                           name, info->st_uid, peer->uid);
+    if (inode != 0 && inode != (uint64_t)info->st_ino)
+        return detail_set(detail, TOPKD_E_MAP_FAILED,
+                          "%s is another object here (inode %" PRIu64 ") than the client's "
+                          "(%" PRIu64 "): it was made again, or the /dev/shm of a container is "
+                          "not this one",
+                          name, (uint64_t)info->st_ino, inode);
     return TOPKD_OK;
 }
 
@@ -250,7 +257,7 @@ enum topkd_status device_cpu_memory_open(struct device *device,
     if (fstat(fd, &info) != 0)
         status = detail_set(detail, TOPKD_E_SYSTEM, "%s: %s", name, strerror(errno));
     else
-        status = check_object(name, &info, peer, detail);
+        status = check_object(name, &info, request->buffer_id, peer, detail);
     struct memory_cpu *memory = status == TOPKD_OK ? calloc(1, sizeof(*memory)) : NULL;
     if (memory == NULL) {
         close(fd);
@@ -293,7 +300,9 @@ enum topkd_status device_cpu_memory_map(struct device *device, struct device_mem
         region_guard_remove(memory->guard);
         munmap(address, base->size_bytes);
         return detail_set(detail, TOPKD_E_MAP_FAILED,
-                          "the object shrank below its %" PRIu64 " bytes while it was mapped",
+                          "the object's %" PRIu64
+                          " bytes are not all there: it shrank meanwhile, or "
+                          "has holes and /dev/shm is full",
                           base->size_bytes);
     }
     base->address = (uintptr_t)address;

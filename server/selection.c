@@ -311,6 +311,7 @@ static void timer_callback(uv_timer_t *timer)
     answer(selection, TOPKD_E_DEVICE_FAULT,
            "the device did not end the request when it was cancelled: the worker restarts");
     worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
+    worker_end_soon(worker); /* its session cannot end in order */
 }
 
 void selection_cancel(struct selection *selection, enum topkd_status status)
@@ -382,6 +383,10 @@ static void submit(struct selection *selection)
     worker->num_admitted++;
     uv_update_time(&worker->loop); /* a deadline counts from now, not from the turn's begin */
     uv_timer_start(&selection->timer, timer_callback, selection->timeout_ms, 0);
+    if (worker->fault.lose) {
+        worker->fault.lose = false;
+        return;
+    }
     worker->device->ops->lane_submit(session->lane, &selection->job);
 }
 

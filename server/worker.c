@@ -14,6 +14,7 @@
 
 /* Choice: an ending worker whose jobs do not come back by then leaves them to the kernel. */
 #define END_MS (SELECTION_STUCK_MS + 2000u)
+#define END_SOON_MS 1000u /* choice: long enough for answers, short enough to restart at once */
 
 static enum wire_device_kind kind_of(const char *device)
 {
@@ -203,6 +204,12 @@ void worker_end(struct worker *worker, int exit_code, enum topkd_status status)
     }
     session_orphans_close(worker);
     worker_drain_check(worker);
+}
+
+void worker_end_soon(struct worker *worker)
+{
+    topkd_assert(worker->is_ending);
+    uv_timer_start(&worker->drain, end_deadline, END_SOON_MS, 0);
 }
 
 bool worker_end_check(struct worker *worker)

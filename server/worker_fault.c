@@ -65,6 +65,9 @@ bool worker_fault_select(struct worker_fault *fault)
     case WORKER_FAULT_HANG:
         for (;;)
             pause();
+    case WORKER_FAULT_LOSE:
+        fault->lose = true;
+        return false;
     default:
         return true;
     }

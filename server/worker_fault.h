@@ -18,6 +18,7 @@
     X(WORKER_FAULT_SEGV, "segv", "an illegal address is written")                                  \
     X(WORKER_FAULT_HANG, "hang", "the loop stops turning")                                         \
     X(WORKER_FAULT_DEVICE, "device", "the device fails: the worker gives up in order")             \
+    X(WORKER_FAULT_LOSE, "lose", "the device never ends this one, cancelled or not")               \
     X(WORKER_FAULT_CANARY, "canary", "this canary and all later ones are wrong")                   \
     X(WORKER_FAULT_STALL, "stall", "this canary never ends, though the loop turns")
 
@@ -30,6 +31,7 @@ enum worker_fault_kind {
 struct worker_fault {
     enum worker_fault_kind kind;
     uint32_t countdown; /* events until it happens */
+    bool lose;          /* the Select at hand must not reach the device */
 };
 
 /* Reads the environment. False when the variable is there and not understood. */

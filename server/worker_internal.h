@@ -109,6 +109,9 @@ struct worker {
  * the loop empties and worker_main returns the exit code. Later calls change nothing. */
 void worker_end(struct worker *worker, int exit_code, enum topkd_status status);
 
+/* Do not wait for what does not end: others get a moment for their answers. */
+void worker_end_soon(struct worker *worker);
+
 /* The loop is ending and a session has gone: closes the rest with the last one. False: look again
  * in a moment. */
 bool worker_end_check(struct worker *worker);

@@ -322,6 +322,42 @@ static void it_73_a_worker_that_faults_ends(void **state)
     assert_int_equal(answer, TOPKD_E_DEVICE_FAULT);
 }
 
+/* A device that swallows a request: its client has its answer at the deadline, others go on, and in
+ * the end the worker gives up, with answers for what it has in flight. */
+static void it_77_a_request_that_never_ends(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client, other;
+    struct raw_shm shm;
+    struct raw_pending pending;
+    raw_worker_start(&worker, "", "lose@1");
+    raw_open(&client, &worker);
+    raw_open(&other, &worker);
+    raw_shm_create(&shm, 65536);
+    raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
+    struct wire_request request = raw_select_request(&client, &shm, &shm, 1, 100, 4);
+    request.u.select.indices.offset = 32768;
+    request.u.select.timeout_ms = 100;
+    uint64_t start_ms = raw_now_ms();
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_TIMEOUT);
+    assert_true(raw_now_ms() - start_ms < 5000);
+    raw_expect_selects(&other);
+    raw_register(&other, &shm, WIRE_ACCESS_READ_WRITE);
+    request = raw_select_request(&other, &shm, &shm, 1, 100, 4);
+    request.u.select.indices.offset = 32768;
+    request.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
+    request.u.select.timeout_ms = 60000;
+    raw_start(&other, &request, &pending);
+    assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
+    assert_int_equal(reply.status, TOPKD_E_DEVICE_FAULT);
+    int status = raw_worker_wait(&worker);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 70);
+    raw_shm_destroy(&shm);
+    raw_disconnect(&client);
+    raw_disconnect(&other);
+}
+
 static bool next_heartbeat(const struct raw_worker *worker, int timeout_ms,
                            struct control_heartbeat *heartbeat_p)
 {
@@ -419,6 +455,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(it_74_a_hanging_loop_is_silent),
         cmocka_unit_test(it_75_a_stalled_canary_grows_old),
         cmocka_unit_test(it_76_a_wrong_canary_ends_the_service),
+        cmocka_unit_test(it_77_a_request_that_never_ends),
     };
     return cmocka_run_group_tests_name("deaths", tests, NULL, NULL);
 }

@@ -63,6 +63,16 @@ static void it_30_what_cannot_be_registered(void **state)
             fail_msg("range %zu: %s: %s", i, wire_status_name(status), reply.detail);
     }
     struct wire_request request = raw_register_request(&client, &shm, WIRE_ACCESS_READ);
+    struct stat info;
+    char path[128];
+    (void)snprintf(path, sizeof(path), "/dev/shm%s", shm.name);
+    assert_int_equal(stat(path, &info), 0);
+    request.u.reg.buffer_id = info.st_ino;
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_OK);
+    request = raw_register_request(&client, &shm, WIRE_ACCESS_READ);
+    request.u.reg.buffer_id = info.st_ino + 1; /* the client means another object */
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_MAP_FAILED);
+    request = raw_register_request(&client, &shm, WIRE_ACCESS_READ);
     request.u.reg.memory.allocation_bytes = 20000;
     assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_OUT_OF_RANGE);
 
