@@ -38,6 +38,8 @@
 /* Allocations that another process maps are whole units of this: smaller ones share a block, and
  * all of a block becomes visible with any part of it (CUDA programming guide, IPC). */
 #define CUDA_BLOCK_BYTES (UINT64_C(2) << 20)
+#define CUDA_WATCHES_MAX 64u /* choice: more waiting jobs are looked at every CUDA_FULL_LOOK_NS */
+#define CUDA_FULL_LOOK_NS UINT64_C(1000000)
 #define CUDA_WORKSPACES_MAX 12u /* each at least twice the one before: 2 MiB ... 4 GiB */
 
 /* What a graph reads; one in device memory a lane, and pinned copies that are on their way. */
@@ -70,6 +72,18 @@ struct cuda_bucket {
     struct cuda_exec execs[CUDA_LANES_ALL]; /* by lane number */
 };
 
+/* A semaphore's word and the value that a job waits for. */
+struct cuda_watch {
+    const uint64_t *word;
+    uint64_t value;
+};
+
+/*
+ * A lane's jobs run one after the other on its stream, but they begin in the order in which their
+ * semaphores are reached: requests of one client may arrive in another order than they were sent,
+ * and one whose producer is late must not hold up the request that the producer waits for. Jobs
+ * that signal the same semaphore keep the order of the values.
+ */
 struct device_lane {
     struct device_cuda *cuda;
     uint32_t number;
@@ -86,19 +100,20 @@ struct device_lane {
     uint32_t num_semaphores;
 
     /* Guarded by cuda->mutex. */
-    struct device_job *first_running, **last_running; /* on the device */
-    struct device_job *first_waiting, **last_waiting; /* not yet */
+    struct device_job *first_running, **last_running; /* on the device, in its order */
+    struct device_job *first_waiting, **last_waiting; /* not yet, as they came */
     uint64_t num_enqueued, num_ended;
     uint64_t last_end_ns;
     /* For the poller's look without the mutex: it may be old, never torn. */
-    const uint64_t *watch_word; /* of the semaphore that the first waiting job waits for, or NULL */
-    uint64_t watch_value;
+    struct cuda_watch watches[CUDA_WATCHES_MAX]; /* semaphores that waiting jobs wait for */
+    uint32_t num_watches;
     uint32_t num_jobs; /* running and waiting */
 };
 
 struct cuda_poller {
     pthread_t thread;
     pthread_cond_t wake;
+    uint64_t num_looks; /* finished ones */
     bool is_asleep;
     bool is_stopping;
 };
@@ -209,6 +224,9 @@ enum topkd_status cuda_poller_start(struct device_cuda *cuda, char *detail);
 void cuda_poller_stop(struct device_cuda *cuda);
 /* There is work. With the mutex. */
 void cuda_poller_wake(struct device_cuda *cuda);
+/* Waits until the thread has let go of what it may have read of a lane before this call. Without
+ * the mutex; some microseconds. */
+void cuda_poller_pass(struct device_cuda *cuda);
 
 /* ---- device_cuda_memory.c -------------------------------------------------------------------- */
 

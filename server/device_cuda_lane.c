@@ -195,11 +195,71 @@ static void reap(struct device_lane *lane)
     }
 }
 
-static void watch(struct device_lane *lane, const struct device_job *job)
+/* Whether an unfinished job is to signal the same semaphore with a lower value: a stream's write
+ * would lower what a later one has raised, and a failure would hide it. */
+static bool is_behind(const struct device_lane *lane, const struct device_job *job)
 {
-    __atomic_store_n(&lane->watch_value, job->wait.value, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->watch_word, &lane->semaphores[job->wait.index].value, __ATOMIC_RELEASE);
-    set_phase((struct device_job *)job, DEVICE_JOB_WAITING);
+    const struct device_job *lists[] = {lane->first_running, lane->first_waiting};
+    for (int i = 0; i < 2 && job->signal.value != 0; i++) {
+        for (const struct device_job *other = lists[i]; other != NULL; other = other->next) {
+            if (other != job && other->signal.value != 0 &&
+                other->signal.index == job->signal.index && other->signal.value < job->signal.value)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Takes one out of the middle of the waiting jobs. */
+static void unlink_waiting(struct device_lane *lane, struct device_job **link)
+{
+    struct device_job *job = *link;
+    *link = job->next;
+    if (*link == NULL)
+        lane->last_waiting = link;
+    job->next = NULL;
+}
+
+/* What becomes of a waiting job now: it stays, it leaves the list, or the device is lost. */
+enum step { STEP_STAYS, STEP_LEFT, STEP_FAULT };
+
+static enum step waiting_step(struct device_lane *lane, struct device_job **link)
+{
+    struct device_job *job = *link;
+    enum topkd_status status = TOPKD_OK;
+    if (!job->cancel) {
+        if (!is_reached(lane, job)) {
+            set_phase(job, DEVICE_JOB_WAITING);
+            return STEP_STAYS;
+        }
+        status = check_wait(lane, job);
+    }
+    bool can_run = !job->cancel && status == TOPKD_OK;
+    if (is_behind(lane, job) ||
+        (can_run && lane->num_enqueued - lane->num_ended >= CUDA_LANE_DEPTH))
+        return STEP_STAYS;
+    unlink_waiting(lane, link);
+    if (can_run && job_enqueue(lane, job, &status)) {
+        append(&lane->last_running, job);
+        return STEP_LEFT;
+    }
+    job_end(lane, job, status, false);
+    return status == TOPKD_E_DEVICE_FAULT && can_run ? STEP_FAULT : STEP_LEFT;
+}
+
+/* Tells the poller which words to look at. */
+static void publish_watches(struct device_lane *lane)
+{
+    uint32_t num = 0;
+    const struct device_job *job = lane->first_waiting;
+    for (; job != NULL && num < CUDA_WATCHES_MAX; job = job->next) {
+        if (job->wait.value == 0 || is_reached(lane, job))
+            continue; /* it waits for others of its lane */
+        struct cuda_watch *watch = &lane->watches[num++];
+        __atomic_store_n(&watch->value, job->wait.value, __ATOMIC_RELAXED);
+        __atomic_store_n(&watch->word, &lane->semaphores[job->wait.index].value, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&lane->num_watches, num, __ATOMIC_RELEASE);
 }
 
 void cuda_lane_advance(struct device_lane *lane)
@@ -210,45 +270,23 @@ void cuda_lane_advance(struct device_lane *lane)
         return;
     }
     reap(lane);
-    __atomic_store_n(&lane->watch_word, NULL, __ATOMIC_RELAXED);
-    while (lane->first_waiting != NULL) {
-        struct device_job *job = lane->first_waiting;
-        enum topkd_status status = TOPKD_OK;
-        bool can_run = !job->cancel;
-        if (can_run && !is_reached(lane, job)) {
-            watch(lane, job);
-            return;
-        }
-        if (can_run) {
-            status = check_wait(lane, job);
-            can_run = status == TOPKD_OK;
-        }
-        uint64_t num_running = lane->num_enqueued - lane->num_ended;
-        /* One that fails signals in its turn, when all before it have. */
-        if (can_run ? num_running >= CUDA_LANE_DEPTH : num_running > 0)
-            return;
-        take_first(&lane->first_waiting, &lane->last_waiting);
-        if (can_run && job_enqueue(lane, job, &status)) {
-            append(&lane->last_running, job);
-            continue;
-        }
-        bool is_fault = status == TOPKD_E_DEVICE_FAULT;
-        if (num_running > 0 && !is_fault) {
-            /* It could not be made to run while others do: it fails after them. */
-            job->next = lane->first_waiting;
-            if (lane->first_waiting == NULL)
-                lane->last_waiting = &job->next;
-            lane->first_waiting = job;
-            job->cancel = true;
-            job->cancel_status = status;
-            return;
-        }
-        job_end(lane, job, status, false);
-        if (is_fault) {
+    __atomic_store_n(&lane->num_watches, 0, __ATOMIC_RELEASE);
+    /* One that leaves may let an earlier one go: from the start again, until none leaves. */
+    struct device_job **link = &lane->first_waiting;
+    while (*link != NULL) {
+        switch (waiting_step(lane, link)) {
+        case STEP_STAYS:
+            link = &(*link)->next;
+            break;
+        case STEP_LEFT:
+            link = &lane->first_waiting;
+            break;
+        case STEP_FAULT:
             cuda_lanes_fault(cuda);
             return;
         }
     }
+    publish_watches(lane);
 }
 
 bool cuda_lane_wants(const struct device_lane *lane)
@@ -258,9 +296,14 @@ bool cuda_lane_wants(const struct device_lane *lane)
     if (__atomic_load_n(lane->h_ended, __ATOMIC_RELAXED) !=
         __atomic_load_n(&lane->num_ended, __ATOMIC_RELAXED))
         return true;
-    const uint64_t *word = __atomic_load_n(&lane->watch_word, __ATOMIC_ACQUIRE);
-    return word != NULL && __atomic_load_n(word, __ATOMIC_RELAXED) >=
-                               __atomic_load_n(&lane->watch_value, __ATOMIC_RELAXED);
+    uint32_t num_watches = __atomic_load_n(&lane->num_watches, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < num_watches; i++) {
+        const struct cuda_watch *watch = &lane->watches[i];
+        if (__atomic_load_n(__atomic_load_n(&watch->word, __ATOMIC_RELAXED), __ATOMIC_RELAXED) >=
+            __atomic_load_n(&watch->value, __ATOMIC_RELAXED))
+            return true;
+    }
+    return false;
 }
 
 void cuda_lanes_fault(struct device_cuda *cuda)
@@ -268,7 +311,7 @@ void cuda_lanes_fault(struct device_cuda *cuda)
     cuda->is_faulted = true;
     for (uint32_t i = 0; i < cuda->num_lanes; i++) {
         struct device_lane *lane = cuda->lanes[i];
-        __atomic_store_n(&lane->watch_word, NULL, __ATOMIC_RELAXED);
+        __atomic_store_n(&lane->num_watches, 0, __ATOMIC_RELAXED);
         while (lane->first_running != NULL || lane->first_waiting != NULL) {
             struct device_job *job = lane->first_running != NULL
                                          ? take_first(&lane->first_running, &lane->last_running)
@@ -388,7 +431,10 @@ void cuda_lane_destroy(struct device *device, struct device_lane *lane)
     lane->is_open = false;
     lane->semaphores = NULL;
     lane->d_semaphores = 0;
+    topkd_assert(lane->num_watches == 0);
     pthread_mutex_unlock(&cuda->mutex);
+    /* The page goes next: the poller may still look at a word of it. */
+    cuda_poller_pass(cuda);
 }
 
 void cuda_lane_submit(struct device_lane *lane, struct device_job *job)

@@ -45,22 +45,25 @@ static void check_alive(struct device_cuda *cuda)
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-/* One look at every lane; true when something had happened. *is_busy_p: some lane has a job. */
-static bool look(struct device_cuda *cuda, bool *is_busy_p)
+/* One look at every lane, at each of its jobs when `is_full`; true when something had happened.
+ * *is_busy_p: some lane has a job. */
+static bool look(struct device_cuda *cuda, bool is_full, bool *is_busy_p)
 {
     bool happened = false;
     *is_busy_p = false;
     uint32_t num_lanes = __atomic_load_n(&cuda->num_lanes, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < num_lanes; i++) {
         struct device_lane *lane = cuda->lanes[i];
-        if (cuda_lane_wants(lane)) {
+        bool wants = cuda_lane_wants(lane);
+        if (wants || (is_full && __atomic_load_n(&lane->num_jobs, __ATOMIC_RELAXED) > 0)) {
             pthread_mutex_lock(&cuda->mutex);
             cuda_lane_advance(lane);
             pthread_mutex_unlock(&cuda->mutex);
-            happened = true;
+            happened |= wants;
         }
         *is_busy_p |= __atomic_load_n(&lane->num_jobs, __ATOMIC_RELAXED) > 0;
     }
+    __atomic_fetch_add(&cuda->poller.num_looks, 1, __ATOMIC_RELEASE);
     return happened;
 }
 
@@ -93,11 +96,13 @@ static void *poll_main(void *arg)
     (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds: a pause is a pause, not 50 us more */
     cuda_enter(cuda);
     uint64_t happened_ns = cuda_now_ns();
-    uint64_t alive_ns = happened_ns;
+    uint64_t alive_ns = happened_ns, full_ns = happened_ns;
     for (;;) {
         bool is_busy;
         uint64_t now_ns = cuda_now_ns();
-        if (look(cuda, &is_busy)) {
+        bool is_full = now_ns - full_ns > CUDA_FULL_LOOK_NS;
+        full_ns = is_full ? now_ns : full_ns;
+        if (look(cuda, is_full, &is_busy)) {
             happened_ns = now_ns;
             alive_ns = now_ns;
             continue;
@@ -123,6 +128,21 @@ void cuda_poller_wake(struct device_cuda *cuda)
 {
     if (cuda->poller.is_asleep)
         pthread_cond_signal(&cuda->poller.wake);
+}
+
+void cuda_poller_pass(struct device_cuda *cuda)
+{
+    const struct cuda_poller *poller = &cuda->poller;
+    uint64_t num_looks = __atomic_load_n(&poller->num_looks, __ATOMIC_ACQUIRE);
+    for (;;) {
+        pthread_mutex_lock(&cuda->mutex);
+        bool is_away = poller->is_asleep || poller->is_stopping;
+        pthread_mutex_unlock(&cuda->mutex);
+        if (is_away || __atomic_load_n(&poller->num_looks, __ATOMIC_ACQUIRE) != num_looks)
+            return;
+        const struct timespec pause = {.tv_nsec = PAUSE_NS};
+        (void)nanosleep(&pause, NULL);
+    }
 }
 
 enum topkd_status cuda_poller_start(struct device_cuda *cuda, char *detail)
