@@ -15,8 +15,6 @@
 /* Choice: bounds on what hello may make this process allocate; the daemon's own limits are these
  * (limits.outstanding_max, limits.arena_slots). */
 #define SLOTS_MAX 1024u
-/* Choice: a worker that takes no request for so long hangs or is gone, and NNG did not notice. */
-#define SEND_MS 5000
 
 /* ---- Session --------------------------------------------------------------------------------- */
 
@@ -236,7 +234,7 @@ enum topkd_status link_send(struct slot *slot, struct wire_request *request, cha
     slot->sequence = request->sequence;
     slot->kind = request->kind;
     nng_aio_set_msg(slot->aio, message);
-    nng_aio_set_timeout(slot->aio, SEND_MS);
+    nng_aio_set_timeout(slot->aio, rpc_send_ms());
     nng_ctx_send(slot->ctx, slot->aio);
     return TOPKD_OK;
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <nng/transport/ipc/ipc.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,11 @@ static int probe(const char *url)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, url_path(url), strlen(url_path(url)));
     int error = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
+    if (error == 0) {
+        /* Not to hang up on somebody who is about to greet. */
+        struct pollfd greeting = {.fd = fd, .events = POLLIN};
+        (void)poll(&greeting, 1, (int)LOOK_MS);
+    }
     close(fd);
     return error;
 }

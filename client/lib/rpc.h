@@ -75,6 +75,9 @@ struct rpc_peer rpc_peer(const struct rpc *rpc);
 nng_socket rpc_socket(const struct rpc *rpc);
 const char *rpc_url(const struct rpc *rpc);
 
+/* How long a request may wait to be sent before the connection counts as lost. */
+int32_t rpc_send_ms(void);
+
 /* Ends the connection: exchanges in flight return TOPKD_E_UNREACHABLE, lost() is called before this
  * returns. The object stays valid for rpc_close. Does not block. */
 void rpc_abort(struct rpc *rpc);

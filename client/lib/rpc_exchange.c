@@ -37,14 +37,17 @@ enum topkd_status rpc_encode(const struct wire_request *request, nng_msg **messa
     return TOPKD_OK;
 }
 
-/* Starts one step. Under the mutex, so that a loss either is seen here or finds the step to
- * abort. */
+/* Starts one step of at most `at_most_ms`. Under the mutex, so that a loss either is seen here or
+ * finds the step to abort. */
 static int start_step(struct rpc *rpc, struct rpc_exchange *exchange,
-                      void (*step)(nng_ctx ctx, nng_aio *aio))
+                      void (*step)(nng_ctx ctx, nng_aio *aio), int32_t at_most_ms)
 {
     int32_t left_ms = clock_left_ms(exchange->deadline_ns);
     if (left_ms == 0) {
         return NNG_ETIMEDOUT; /* to NNG a zero would mean: do not wait */
+    }
+    if (left_ms > at_most_ms) {
+        left_ms = at_most_ms;
     }
     pthread_mutex_lock(&rpc->mutex);
     int error = rpc->lost ? NNG_ECONNRESET : 0;
@@ -124,7 +127,7 @@ enum topkd_status rpc_send(struct rpc *rpc, const struct wire_request *request,
     }
     nng_aio_set_msg(exchange->aio, message);
     link_exchange(rpc, exchange);
-    error = start_step(rpc, exchange, nng_ctx_send);
+    error = start_step(rpc, exchange, nng_ctx_send, rpc_send_ms());
     if (error) {
         fini_exchange(rpc, exchange);
         return fault_exchange(rpc, exchange, error, detail);
@@ -171,9 +174,12 @@ enum topkd_status rpc_receive(struct rpc *rpc, struct rpc_exchange *exchange,
     memset(reply, 0, sizeof(*reply));
     nng_aio_wait(exchange->aio);
     int error = nng_aio_result(exchange->aio);
+    if (error == NNG_ETIMEDOUT && !clock_passed(exchange->deadline_ns)) {
+        error = NNG_ECONNRESET; /* it found no way out */
+    }
     if (error == 0) {
         nng_aio_set_msg(exchange->aio, NULL); /* NNG's now */
-        error = start_step(rpc, exchange, nng_ctx_recv);
+        error = start_step(rpc, exchange, nng_ctx_recv, INT32_MAX);
     }
     if (error == 0) {
         nng_aio_wait(exchange->aio);
