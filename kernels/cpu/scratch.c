@@ -24,8 +24,10 @@ bool topk_scratch_reserve(struct topk_scratch *scratch, int32_t k)
     }
     size_t num_list = (size_t)topk_list_capacity(k) + TOPK_LIST_SLACK;
     size_t num_spare = (size_t)(k > TOPK_SAMPLE_SCORES_MAX ? k : TOPK_SAMPLE_SCORES_MAX);
-    size_t num_words = 2 * num_list + 2 * num_spare + TOPK_SORT_BINS;
-    size_t size_bytes = (num_words * 4 + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    size_t entry_bytes = 2 * (size_t)k * sizeof(uint64_t);
+    size_t list_bytes = num_list * sizeof(float), spare_bytes = num_spare * sizeof(float);
+    size_t size_bytes = entry_bytes + 2 * list_bytes + 2 * spare_bytes;
+    size_bytes = (size_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     char *memory = aligned_alloc(LINE_BYTES, size_bytes);
     if (memory == NULL) {
         return false;
@@ -33,11 +35,15 @@ bool topk_scratch_reserve(struct topk_scratch *scratch, int32_t k)
     topk_scratch_fini(scratch);
     scratch->memory = memory;
     scratch->k_max = k;
+    scratch->entries = (uint64_t *)(void *)memory;
+    memory += entry_bytes;
     scratch->list.values = (float *)(void *)memory;
-    scratch->list.positions = (int32_t *)(void *)(memory + 4 * num_list);
-    scratch->spare_values = (float *)(void *)(memory + 8 * num_list);
-    scratch->spare_positions = (int32_t *)(void *)(memory + 8 * num_list + 4 * num_spare);
-    scratch->bins = (uint32_t *)(void *)(memory + 8 * num_list + 8 * num_spare);
+    memory += list_bytes;
+    scratch->list.positions = (int32_t *)(void *)memory;
+    memory += list_bytes;
+    scratch->spare_values = (float *)(void *)memory;
+    memory += spare_bytes;
+    scratch->spare_positions = (int32_t *)(void *)memory;
     return true;
 }
 

@@ -4,13 +4,11 @@
 
 #include "cpu/isa.h"
 
-#define TOPK_SORT_BINS 2048u /* 11 bits a digit: three digits sort 32-bit keys */
-
 struct topk_scratch {
     struct topk_list list;    /* the admitted tail of the row in hand */
-    float *spare_values;      /* [num_spare] the sample; the other half of a sort */
-    int32_t *spare_positions; /* [num_spare] */
-    uint32_t *bins;           /* [TOPK_SORT_BINS] */
+    float *spare_values;      /* [num_spare] the sample; the NaN of a row; the end of a sort */
+    int32_t *spare_positions; /* [num_spare] num_spare: at least K and a sample */
+    uint64_t *entries;        /* [2 * K] for sorting by value */
     int32_t k_max;            /* K this scratch serves; 0 before the first reserve */
     void *memory;
 };

@@ -6,71 +6,58 @@
 #include "cpu/key.h"
 #include "cpu/row.h"
 
-#define DIGIT_BITS 11
-#define NUM_DIGITS 3
-#define INSERTION_MAX 48 /* choice: below it, clearing and summing the bins costs more */
+#define DIGIT_BITS 8
 
-/* Both sorts are stable: equal scores stay in ascending position. */
-static void sort_few(struct topk_list *list)
+/*
+ * One step of a radix sort: from[count] to to[count], stably by one digit of entry - base.
+ */
+static void sort_by_digit(const uint64_t *from, uint64_t *to, uint32_t count, uint64_t base,
+                          int shift)
 {
-    for (int32_t i = 1; i < list->count; i++) {
-        float value = list->values[i];
-        int32_t position = list->positions[i], j = i;
-        uint32_t key = topk_descending_key(value);
-        for (; j > 0 && topk_descending_key(list->values[j - 1]) > key; j--) {
-            list->values[j] = list->values[j - 1];
-            list->positions[j] = list->positions[j - 1];
-        }
-        list->values[j] = value;
-        list->positions[j] = position;
+    uint32_t bins[1u << DIGIT_BITS] = {0}, first = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        bins[((from[i] - base) >> shift) & ((1u << DIGIT_BITS) - 1)]++;
     }
-}
-
-static uint32_t digit_of(float value, int digit)
-{
-    return (topk_descending_key(value) >> (digit * DIGIT_BITS)) & (TOPK_SORT_BINS - 1);
-}
-
-/* Turns counts into first places; false when one bin holds everything. */
-static bool sum_bins(uint32_t *bins, uint32_t total)
-{
-    uint32_t first = 0;
-    for (uint32_t b = 0; b < TOPK_SORT_BINS; b++) {
-        uint32_t count = bins[b];
-        if (count == total) {
-            return false;
-        }
+    for (uint32_t b = 0; b < 1u << DIGIT_BITS; b++) {
+        uint32_t held = bins[b];
         bins[b] = first;
-        first += count;
+        first += held;
     }
-    return true;
+    for (uint32_t i = 0; i < count; i++) {
+        to[bins[((from[i] - base) >> shift) & ((1u << DIGIT_BITS) - 1)]++] = from[i];
+    }
 }
 
-/* Sorts by score, best first, one digit of the key after the other from the least. */
-static void sort_many(struct topk_list *list, struct topk_scratch *scratch)
+/*
+ * Leaves in `sorted` the entries of the list by score, best first, equal scores by position. An
+ * entry is sorted as its key above its place in the list, and only by the digits in which the keys
+ * differ: the best K scores of a row are seldom far apart.
+ */
+static void sort_by_value(const struct topk_list *list, struct topk_scratch *scratch,
+                          struct topk_list *sorted)
 {
-    struct topk_list from = *list;
-    struct topk_list to = {.values = scratch->spare_values, .positions = scratch->spare_positions};
-    uint32_t total = (uint32_t)list->count;
-    for (int digit = 0; digit < NUM_DIGITS; digit++) {
-        memset(scratch->bins, 0, TOPK_SORT_BINS * sizeof(*scratch->bins));
-        for (uint32_t i = 0; i < total; i++) {
-            scratch->bins[digit_of(from.values[i], digit)]++;
-        }
-        if (!sum_bins(scratch->bins, total)) {
-            continue;
-        }
-        for (uint32_t i = 0; i < total; i++) {
-            uint32_t place = scratch->bins[digit_of(from.values[i], digit)]++;
-            to.values[place] = from.values[i];
-            to.positions[place] = from.positions[i];
-        }
-        struct topk_list other = from;
+    uint32_t count = (uint32_t)list->count, least = UINT32_MAX, most = 0;
+    uint64_t *from = scratch->entries, *to = scratch->entries + count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t key = topk_descending_key(list->values[i]);
+        least = key < least ? key : least;
+        most = key > most ? key : most;
+        from[i] = ((uint64_t)key << 32) | i;
+    }
+    for (int bit = 0; count > 0 && bit < 32 && (most - least) >> bit != 0; bit += DIGIT_BITS) {
+        sort_by_digit(from, to, count, (uint64_t)least << 32, 32 + bit);
+        uint64_t *other = from;
         from = to;
         to = other;
     }
-    list->values = from.values;
-    list->positions = from.positions;
+    sorted->values = scratch->spare_values;
+    sorted->positions = scratch->spare_positions;
+    sorted->count = list->count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t place = (uint32_t)from[i];
+        sorted->values[i] = list->values[place];
+        sorted->positions[i] = list->positions[place];
+    }
 }
 
 /* Position in the row to what the caller wants written. Sums wrap modulo 2^32. */
@@ -97,14 +84,10 @@ void topk_row_write(const struct topk_request *request, int32_t row_idx, struct 
                     struct topk_scratch *scratch)
 {
     const struct topk_args *args = &request->args;
-    struct topk_list result = *list; /* the sort may end in the scratch's other half */
+    struct topk_list result = *list;
     TOPK_CHECK(result.count <= args->k);
     if (request->options.order == TOPK_ORDER_VALUE) {
-        if (result.count <= INSERTION_MAX) {
-            sort_few(&result);
-        } else {
-            sort_many(&result, scratch);
-        }
+        sort_by_value(list, scratch, &result);
     }
     transform(args, row_idx, result.count, result.positions);
     int32_t *indices = args->indices + row_idx * args->index_stride;
