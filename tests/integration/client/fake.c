@@ -47,6 +47,11 @@ void fake_init(struct fake *fake)
     close(fd);
 }
 
+static const char *path_of(const char *url)
+{
+    return url + strlen("ipc://");
+}
+
 void fake_start(struct fake *fake, ...)
 {
     char epoch[24];
@@ -63,6 +68,11 @@ void fake_start(struct fake *fake, ...)
     (void)snprintf(epoch, sizeof(epoch), "%llu", (unsigned long long)++fake->epoch);
     assert_int_equal(fake->pid, 0);
     assert_int_equal(posix_spawn(&fake->pid, FAKE_DAEMON, NULL, NULL, argv, environ), 0);
+    /* The supervisor's socket is the last it makes. */
+    uint64_t deadline_ms = now_ms() + 20000;
+    while (access(path_of(fake->supervisor_url), F_OK) != 0 && now_ms() < deadline_ms) {
+        usleep(1000);
+    }
 }
 
 /* The objects of a fake daemon that was killed. */
@@ -90,6 +100,8 @@ void fake_await_death(struct fake *fake)
     } while (pid < 0 && errno == EINTR);
     assert_int_equal(pid, fake->pid);
     remove_objects(fake->pid);
+    (void)unlink(path_of(fake->supervisor_url));
+    (void)unlink(path_of(fake->worker_url));
     fake->pid = 0;
 }
 
@@ -103,13 +115,9 @@ void fake_kill(struct fake *fake)
 
 void fake_fini(struct fake *fake)
 {
-    char path[WIRE_URL_SIZE + 16];
     fake_kill(fake);
-    const char *names[] = {"topkd.sock", "cpu.sock", "counters"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", fake->folder, names[i]);
-        (void)unlink(path);
-    }
+    (void)unlink(path_of(fake->supervisor_url)); /* a test may have made one itself */
+    (void)unlink(fake->counters_path);
     assert_int_equal(rmdir(fake->folder), 0);
     (void)munmap(fake->counters, FAKE_COUNTERS * sizeof(uint64_t));
 }

@@ -24,7 +24,8 @@ struct fake {
 /* A folder and counters at zero; nothing runs yet. Fails the test when that cannot be had. */
 void fake_init(struct fake *fake);
 
-/* Starts a life of the daemon with settings and rules, see fake_daemon.c; NULL ends the list. */
+/* Starts a life of the daemon with settings and rules, see fake_daemon.c; NULL ends the list. Waits
+ * until it listens. */
 void fake_start(struct fake *fake, ...) __attribute__((sentinel));
 
 /* Kills it as kill -9 does, and removes what it leaves. Nothing happens when it does not run. */
