@@ -324,14 +324,17 @@ void selection_cancel(struct selection *selection, enum topkd_status status)
     selection->cancel_phase = __atomic_load_n(&selection->job.phase, __ATOMIC_RELAXED);
     bool never_runs =
         session->worker->device->ops->lane_cancel(session->lane, &selection->job, status);
-    uv_timer_start(&selection->timer, timer_callback, SELECTION_STUCK_MS, 0);
-    if (never_runs) {
-        /* Its turn to signal is yet to come, but the client need not wait for that. */
-        char detail[WIRE_DETAIL_SIZE] = "";
-        if (status == TOPKD_E_TIMEOUT)
-            set_timeout_text(selection, detail);
-        answer(selection, status, detail);
+    if (!never_runs) {
+        uv_timer_start(&selection->timer, timer_callback, SELECTION_STUCK_MS, 0);
+        return;
     }
+    /* It ends in its turn, which may be some time away and is no fault; the client need not wait
+     * for that. */
+    uv_timer_stop(&selection->timer);
+    char detail[WIRE_DETAIL_SIZE] = "";
+    if (status == TOPKD_E_TIMEOUT)
+        set_timeout_text(selection, detail);
+    answer(selection, status, detail);
 }
 
 /* ---- The way of a request ---------------------------------------------------------------------
@@ -383,8 +386,10 @@ static void submit(struct selection *selection)
     worker->num_admitted++;
     uv_update_time(&worker->loop); /* a deadline counts from now, not from the turn's begin */
     uv_timer_start(&selection->timer, timer_callback, selection->timeout_ms, 0);
-    if (worker->fault.lose) {
+    if (worker->fault.lose) { /* as if the device had begun it */
         worker->fault.lose = false;
+        selection->job.phase = DEVICE_JOB_RUNNING;
+        selection->job.cancel_status = TOPKD_OK;
         return;
     }
     worker->device->ops->lane_submit(session->lane, &selection->job);

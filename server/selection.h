@@ -3,8 +3,8 @@
  *
  * The request is checked against its session and turned into a device job; the device's completion
  * comes back through the worker's queue of ended jobs. A deadline is a timer of the loop: it
- * cancels the job, and one that then does not end within SELECTION_STUCK_MS is a device fault. For
- * the loop thread.
+ * cancels the job, and one that had begun and does not end within SELECTION_STUCK_MS after that is
+ * a device fault. For the loop thread.
  */
 #ifndef TOPKD_SERVER_SELECTION_H
 #define TOPKD_SERVER_SELECTION_H

@@ -63,9 +63,11 @@ static void canary_work(uv_work_t *work)
     struct worker *worker = work->data;
     struct worker_canary *canary = &worker->canary;
 
-    canary->status = worker->device->ops->self_test(worker->device, canary->seed, canary->detail);
+    canary->work_status =
+        worker->device->ops->self_test(worker->device, canary->seed, canary->work_detail);
     if (worker_fault_canary(&worker->fault))
-        canary->status = detail_set(canary->detail, TOPKD_E_DEVICE_FAULT, "a fault on purpose");
+        canary->work_status =
+            detail_set(canary->work_detail, TOPKD_E_DEVICE_FAULT, "a fault on purpose");
 }
 
 static void canary_done(uv_work_t *work, int status)
@@ -80,13 +82,14 @@ static void canary_done(uv_work_t *work, int status)
         worker_drain_check(worker);
         return;
     }
-    if (canary->status == TOPKD_OK) {
+    if (canary->work_status == TOPKD_OK) {
         if (canary->num_failures > 0)
             log_warn("canary_right_again", "after_failures=%" PRIu32, canary->num_failures);
         canary->num_failures = 0;
         return;
     }
     canary->num_failures++;
+    memcpy(canary->detail, canary->work_detail, sizeof(canary->detail));
     char quoted[LOG_QUOTE_SIZE];
     log_error("canary_wrong", "num_failures=%" PRIu32 " reason=%s", canary->num_failures,
               log_quote(quoted, canary->detail));
@@ -104,7 +107,6 @@ static void canary_callback(uv_timer_t *timer)
         return;
     canary->is_running = true;
     canary->seed++;
-    canary->started_ns = uv_hrtime();
     int error = uv_queue_work(&worker->loop, &canary->work, canary_work, canary_done);
     topkd_assert(error == 0);
 }

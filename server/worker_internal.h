@@ -47,10 +47,12 @@ struct worker_canary {
     uv_work_t work;
     bool is_running;
     uint64_t seed;
-    uint64_t started_ns, finished_ns;
-    uint32_t num_failures; /* in a row; 0: the last one was right */
-    enum topkd_status status;
-    char detail[WIRE_DETAIL_SIZE];
+    uint64_t finished_ns;          /* the last one; 0: never */
+    uint32_t num_failures;         /* in a row; 0: the last one was right */
+    char detail[WIRE_DETAIL_SIZE]; /* of the last wrong one */
+    /* Of the one that runs; written on its thread. */
+    enum topkd_status work_status;
+    char work_detail[WIRE_DETAIL_SIZE];
 };
 
 /* Jobs that the device has ended, on their way to the loop. */

@@ -322,40 +322,59 @@ static void it_73_a_worker_that_faults_ends(void **state)
     assert_int_equal(answer, TOPKD_E_DEVICE_FAULT);
 }
 
-/* A device that swallows a request: its client has its answer at the deadline, others go on, and in
- * the end the worker gives up, with answers for what it has in flight. */
+static void start_waiting(struct raw_client *client, struct raw_shm *shm, uint32_t timeout_ms,
+                          struct raw_pending *pending)
+{
+    struct wire_request request = raw_select_request(client, shm, shm, 1, 100, 4);
+    request.u.select.indices.offset = 32768;
+    request.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
+    request.u.select.timeout_ms = timeout_ms;
+    raw_start(client, &request, pending);
+}
+
+/* A device that swallows a request: others go on, and when it does not end though its deadline has
+ * passed, the worker gives up, with answers for what is in flight. Meanwhile, in another worker, a
+ * request is cancelled behind one that waits for long and in order: that is nobody's fault. */
 static void it_77_a_request_that_never_ends(void **state)
 {
     (void)state;
-    struct raw_worker worker;
-    struct raw_client client, other;
+    struct raw_worker faulty, patient;
+    struct raw_client client, other, waiter;
     struct raw_shm shm;
-    struct raw_pending pending;
-    raw_worker_start(&worker, "", "lose@1");
-    raw_open(&client, &worker);
-    raw_open(&other, &worker);
+    struct raw_pending lost, pending, first, second;
+    raw_worker_start(&patient, "", NULL);
+    raw_open(&waiter, &patient);
+    raw_worker_start(&faulty, "", "lose@1");
+    raw_open(&client, &faulty);
+    raw_open(&other, &faulty);
     raw_shm_create(&shm, 65536);
+
+    raw_register(&waiter, &shm, WIRE_ACCESS_READ_WRITE);
+    start_waiting(&waiter, &shm, 60000, &first);
+    start_waiting(&waiter, &shm, 100, &second);
+    assert_true(raw_finish(&second, 5000, &reply));
+    assert_int_equal(reply.status, TOPKD_E_TIMEOUT);
+
     raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
-    struct wire_request request = raw_select_request(&client, &shm, &shm, 1, 100, 4);
-    request.u.select.indices.offset = 32768;
-    request.u.select.timeout_ms = 100;
-    uint64_t start_ms = raw_now_ms();
-    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_TIMEOUT);
-    assert_true(raw_now_ms() - start_ms < 5000);
+    start_waiting(&client, &shm, 100, &lost);
     raw_expect_selects(&other);
     raw_register(&other, &shm, WIRE_ACCESS_READ_WRITE);
-    request = raw_select_request(&other, &shm, &shm, 1, 100, 4);
-    request.u.select.indices.offset = 32768;
-    request.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
-    request.u.select.timeout_ms = 60000;
-    raw_start(&other, &request, &pending);
-    assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
+    start_waiting(&other, &shm, 60000, &pending);
+    assert_true(raw_finish(&lost, RAW_TIMEOUT_MS, &reply));
     assert_int_equal(reply.status, TOPKD_E_DEVICE_FAULT);
-    int status = raw_worker_wait(&worker);
+    assert_true(raw_finish(&pending, 5000, &reply));
+    assert_int_equal(reply.status, TOPKD_E_DEVICE_FAULT);
+    int status = raw_worker_wait(&faulty);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 70);
+
+    raw_signal(&waiter, 0, 1);
+    assert_true(raw_finish(&first, 5000, &reply));
+    assert_int_equal(reply.status, TOPKD_OK);
     raw_shm_destroy(&shm);
     raw_disconnect(&client);
     raw_disconnect(&other);
+    raw_disconnect(&waiter);
+    raw_worker_stop(&patient);
 }
 
 static bool next_heartbeat(const struct raw_worker *worker, int timeout_ms,
