@@ -35,6 +35,8 @@ enum ctl_exit {
       "check a configuration file, without a daemon")                                              \
     X(CTL_SELECT, "select", "FILE.npy", command_select,                                            \
       "select from a matrix of scores in a file")                                                  \
+    X(CTL_DOCTOR, "doctor", "", command_doctor,                                                    \
+      "look for what stands in the way, with a fix for each")                                      \
     X(CTL_VERSION, "version", "", command_version, "print versions")
 
 enum ctl_command {

@@ -11,7 +11,7 @@
 #define MASK(command) (1u << (command))
 #define ASKS_DAEMON                                                                                \
     (MASK(CTL_PING) | MASK(CTL_DEVICES) | MASK(CTL_SESSIONS) | MASK(CTL_STATS) | MASK(CTL_DRAIN) | \
-     MASK(CTL_SELECT))
+     MASK(CTL_SELECT) | MASK(CTL_DOCTOR))
 #define ASKS_DEVICE (MASK(CTL_PING) | MASK(CTL_SESSIONS) | MASK(CTL_STATS) | MASK(CTL_SELECT))
 #define ALL (MASK(CTL_COMMAND_COUNT) - 1)
 #define SELECT MASK(CTL_SELECT)

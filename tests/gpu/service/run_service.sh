@@ -53,8 +53,7 @@ config() {
     cat >"$work/topkd.yaml" <<YAML
 socket:
   directory: $work/run
-devices:
-  - device: ${device:-auto}
+devices: $devices
 limits:
   registrations_per_s: 100000
 buckets:
@@ -68,7 +67,8 @@ start() { # environment...
     "${under[@]}" "$@" "$bin/topkd" --config "$work/topkd.yaml" >>"$work/log" 2>&1 </dev/null &
     daemon=$!
     for _ in $(seq 300); do
-        ctl devices 2>/dev/null | grep -q ' ready ' && return 0
+        ctl devices 2>/dev/null | awk '/^GPU-/ {n++; r += $2 == "ready"} END {exit !(n && n == r)}' &&
+            return 0
         kill -0 "$daemon" 2>/dev/null || break
         sleep 0.1
     done
@@ -85,7 +85,7 @@ stop() {
     daemon=
 }
 
-worker_pid() { pgrep -P "$daemon" | head -1; }
+worker_pid() { ctl devices | awk '/^GPU-/ {print $5; exit}'; }
 worker_kib() { awk '/VmRSS/ {print $2}' "/proc/$(worker_pid)/status"; }
 num_sessions() { ctl sessions --json 2>/dev/null | grep -c '"session"'; }
 
@@ -217,6 +217,32 @@ group_cases() {
     for one in exact stream never late refusals kinds stale ranges wrong_uuid; do
         check "$one" client $one "$url"
     done
+    check "doctor" it_doctor
+}
+
+it_doctor() { # nothing fails on a machine that just served every case
+    "${under[@]}" timeout -k 2 60 "$bin/topkctl" doctor --url "$url" || return 1
+    "${under[@]}" timeout -k 2 60 "$bin/topkctl" doctor --json --url "$url" |
+        grep -q '"subject":"share by fd","text":"GPU 0: memory reached a second process, read-only"'
+}
+
+# Two devices: a client on each, a registration for the other device refused, and one worker's death
+# is nothing to the other.
+it_two_devices() {
+    local uuids pids
+    mapfile -t uuids < <(ctl devices | awk '/^GPU-/ {print $1}')
+    [ ${#uuids[@]} -ge 2 ] || { echo "only ${#uuids[@]} devices"; return 1; }
+    client exact "$url" 16 1 "${uuids[0]}" || return 1
+    client exact "$url" 16 2 "${uuids[1]}" || return 1
+    client other_device "$url" 1 1 "${uuids[0]}" || return 1
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" exact "$url" 2000 3 "${uuids[1]}" \
+        >"$work/other" 2>&1 &
+    local other=$!
+    sleep 3
+    pids=$(ctl devices | awk -v uuid="${uuids[0]}" '$1 == uuid {print $5}')
+    kill -KILL "$pids"
+    wait $other || { cat "$work/other"; return 1; }
+    client exact "$url" 16 4 "${uuids[0]}"
 }
 
 group_several() {
@@ -235,6 +261,16 @@ group_lives() {
     check "exact afterwards" client exact "$url" 8
 }
 
+group_two() {
+    local num
+    num=$(ctl devices | grep -c '^GPU-')
+    if [ "$num" -ge 2 ]; then
+        check "two devices" it_two_devices
+    else
+        echo "skip $mode two devices: this machine has $num"
+    fi
+}
+
 group_device() {
     check "client in its own namespaces" it_namespaces
     check "illegal address in the worker" it_illegal_address
@@ -248,7 +284,7 @@ group_device() {
 
 groups() {
     local group
-    for group in cases several lives device; do
+    for group in cases several lives two device; do
         [ -n "$stand_in" ] && [ $group = device ] && continue
         [ -n "$only" ] && [ "$only" != $group ] && continue
         "group_$group"
@@ -256,14 +292,16 @@ groups() {
 }
 
 if [ -n "$stand_in" ]; then
-    device=GPU-fafafafa-fafa-fafa-fafa-fafafafafa00
+    export FAKE_CUDA_DEVICES=2
+    devices="[{device: GPU-fafafafa-fafa-fafa-fafa-fafafafafa00},
+          {device: GPU-fafafafa-fafa-fafa-fafa-fafafafafa01}]"
     growth_rounds=300
 else
-    device=auto
+    devices="[{device: auto}]"
     growth_rounds=25000
 fi
 check "start" start
-groups
+[ "$failed" = 0 ] && groups
 stop
 if [ -z "$stand_in" ]; then
     if mps_start; then

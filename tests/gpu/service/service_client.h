@@ -86,6 +86,7 @@ void service_sleep_ms(uint32_t ms);
     X(survive, "the worker is killed under a waiting stream")                                      \
     X(flood, "keeps the worker busy until it is killed")                                           \
     X(steady, "times of a small client beside others")                                             \
+    X(other_device, "memory of another device than the session's is refused")                      \
     X(wrong_uuid, "a session with a device that is not there")
 
 #define SERVICE_CASE(name, text) void service_case_##name(const struct service_options *options);

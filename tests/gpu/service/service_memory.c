@@ -204,3 +204,25 @@ void service_case_ranges(const struct service_options *options)
     service_request_close(&request);
     topkd_client_close(client);
 }
+
+void service_case_other_device(const struct service_options *options)
+{
+    struct topkd_client *client = service_open(options, "other_device");
+    int count = 0;
+    CU(cuDeviceGetCount(&count));
+    CHECK(count >= 2, "%d devices in this process", count);
+    for (int i = 0; i < count; i++) {
+        CUdevice other;
+        CUcontext context;
+        CUdeviceptr memory;
+        CU(cuDeviceGet(&other, i));
+        if (other == service_gpu_device())
+            continue;
+        CU(cuDevicePrimaryCtxRetain(&context, other));
+        CU(cuCtxPushCurrent(context));
+        CU(cuMemAlloc(&memory, 1 << 20));
+        CU(cuCtxPopCurrent(&context));
+        refuse(client, memory, 4096, TOPKD_E_NOT_VISIBLE, "open a session with that device");
+    }
+    topkd_client_close(client);
+}

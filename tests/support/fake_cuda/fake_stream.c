@@ -345,3 +345,22 @@ void fake_select(const void *what)
     if (topk_cpu_select(cpu, &args, &shape->options, NULL, NULL) != TOPK_OK)
         abort();
 }
+
+/* ---- Synchronous calls ----------------------------------------------------------------------- */
+
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t size)
+{
+    CUresult result = cuMemcpyDtoHAsync(to, from, size, NULL);
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
+}
+
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t size)
+{
+    CUresult result = cuMemsetD8Async(to, value, size, NULL);
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : result;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    return cuStreamSynchronize(NULL);
+}

@@ -1,0 +1,209 @@
+/* topkctl doctor: what stands in the way of the daemon and its clients on this machine, and what to
+ * do about it. */
+#include "doctor.h"
+
+#include "clock.h"
+#include "discover.h"
+#include "json.h"
+#include "rpc.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ASK_MS 2000u /* choice: a daemon that lives answers in far less */
+
+static const char *const level_names[] = {"OK", "WARN", "FAIL"};
+
+void doctor_note(struct doctor *doctor, enum doctor_level level, const char *subject,
+                 const char *fix, const char *format, ...)
+{
+    uint32_t last = DOCTOR_FINDINGS_MAX - 1;
+    struct doctor_finding *finding =
+        &doctor->findings[doctor->num_findings < last ? doctor->num_findings : last];
+    if (doctor->num_findings < DOCTOR_FINDINGS_MAX) {
+        doctor->num_findings++;
+    }
+    memset(finding, 0, sizeof(*finding));
+    finding->level = level;
+    (void)snprintf(finding->subject, sizeof(finding->subject), "%s", subject);
+    (void)snprintf(finding->fix, sizeof(finding->fix), "%s", fix ? fix : "");
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(finding->text, sizeof(finding->text), format, arguments);
+    va_end(arguments);
+}
+
+/* ---- The daemon ------------------------------------------------------------------------------ */
+
+static void check_socket(struct doctor *doctor, const char *url)
+{
+    const char *path = strncmp(url, "ipc://", 6) == 0 ? url + 6 : url;
+    struct stat info;
+    if (stat(path, &info) != 0) {
+        doctor_note(doctor, DOCTOR_WARN, "socket",
+                    "start topkd; if it runs elsewhere, give --url or set TOPKD_URL", "%s: %s",
+                    path, strerror(errno));
+    } else if (access(path, W_OK) != 0) {
+        doctor_note(doctor, DOCTOR_FAIL, "socket",
+                    "add this user to the socket's group, or set socket.group and socket.mode",
+                    "%s: mode %04o, uid %u, gid %u: this user (uid %u) may not connect", path,
+                    info.st_mode & 07777u, info.st_uid, info.st_gid, geteuid());
+    } else {
+        doctor_note(doctor, DOCTOR_OK, "socket", NULL, "%s: mode %04o, uid %u, gid %u", path,
+                    info.st_mode & 07777u, info.st_uid, info.st_gid);
+    }
+}
+
+static void check_devices(struct doctor *doctor)
+{
+    for (uint32_t i = 0; i < doctor->devices.num_devices; i++) {
+        const struct wire_device *device = &doctor->devices.devices[i];
+        if (device->state != WIRE_DEVICE_READY) {
+            doctor_note(doctor, DOCTOR_FAIL, "worker", "read the daemon's log for worker_exit",
+                        "%s is not ready (%u restarts)", device->device, device->restarts);
+        } else if (device->restarts > 0) {
+            doctor_note(doctor, DOCTOR_WARN, "worker", "read the daemon's log for worker_exit",
+                        "%s is ready, but was restarted %u times", device->device,
+                        device->restarts);
+        } else {
+            doctor_note(doctor, DOCTOR_OK, "worker", NULL, "%s is ready: %s, pid %d",
+                        device->device, device->name, device->pid);
+        }
+    }
+}
+
+static void check_daemon(struct doctor *doctor)
+{
+    static struct wire_reply reply;
+    char url[WIRE_URL_SIZE], detail[WIRE_DETAIL_SIZE] = "";
+    enum topkd_status status = discover_url(doctor->options->url, url, detail);
+    if (status != TOPKD_OK) {
+        doctor_note(doctor, DOCTOR_FAIL, "daemon", "give a shorter --url", "%s", detail);
+        return;
+    }
+    check_socket(doctor, url);
+    struct rpc *rpc;
+    uint64_t deadline_ns =
+        clock_after_ms(doctor->options->timeout_given ? doctor->options->timeout_ms : ASK_MS);
+    status = rpc_open(url, deadline_ns, &rpc, detail);
+    if (status == TOPKD_OK) {
+        struct wire_request request = {.kind = WIRE_DEVICES};
+        status = rpc_exchange(rpc, &request, deadline_ns, &reply, detail);
+        rpc_close(rpc);
+    }
+    if (status != TOPKD_OK) {
+        doctor_note(doctor, DOCTOR_WARN, "daemon", topkd_strhint(status), "no answer: %s: %s",
+                    topkd_strerror(status), detail);
+        return;
+    }
+    doctor->has_daemon = true;
+    doctor->devices = reply.u.devices;
+    doctor_note(doctor, DOCTOR_OK, "daemon", NULL, "%s answers, %u devices", url,
+                doctor->devices.num_devices);
+    check_devices(doctor);
+}
+
+/* ---- Namespaces ------------------------------------------------------------------------------ */
+
+/* 1 the same, 0 another, -1 cannot be read. */
+static int same_namespace(int pid, const char *name)
+{
+    char path[64];
+    struct stat own, other;
+    (void)snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
+    if (stat(path, &own) != 0) {
+        return -1;
+    }
+    (void)snprintf(path, sizeof(path), "/proc/%d/ns/%s", pid, name);
+    if (stat(path, &other) != 0) {
+        return -1;
+    }
+    return own.st_ino == other.st_ino && own.st_dev == other.st_dev;
+}
+
+static void check_namespaces(struct doctor *doctor)
+{
+    static const char *const names[] = {"pid", "ipc", "mnt"};
+    for (uint32_t i = 0; i < doctor->devices.num_devices; i++) {
+        const struct wire_device *device = &doctor->devices.devices[i];
+        for (size_t j = 0; j < sizeof(names) / sizeof(names[0]) && device->pid > 0; j++) {
+            int same = same_namespace(device->pid, names[j]);
+            if (same == 1) {
+                doctor_note(doctor, DOCTOR_OK, "namespace", NULL, "%s: %s namespace of the worker",
+                            device->device, names[j]);
+            } else if (device->kind == WIRE_DEVICE_CUDA) {
+                doctor_note(doctor, DOCTOR_OK, "namespace", NULL,
+                            "%s: %s namespace %s: handles and descriptors reach across",
+                            device->device, names[j],
+                            same == 0 ? "differs from the worker's" : "cannot be compared");
+            } else {
+                doctor_note(
+                    doctor, DOCTOR_WARN, "namespace",
+                    "give both the host's /dev/shm (ipc: host, or a shared mount)",
+                    "%s: %s namespace %s, and the CPU device shares memory through /dev/shm",
+                    device->device, names[j],
+                    same == 0 ? "differs from the worker's" : "cannot be compared");
+            }
+        }
+    }
+}
+
+/* ---- Output ---------------------------------------------------------------------------------- */
+
+static void print_json(const struct doctor *doctor, enum doctor_level worst)
+{
+    struct json json = json_of(stdout);
+    json_open_object(&json, NULL);
+    json_string(&json, "worst", level_names[worst]);
+    json_open_array(&json, "findings");
+    for (uint32_t i = 0; i < doctor->num_findings; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        json_open_object(&json, NULL);
+        json_string(&json, "level", level_names[finding->level]);
+        json_string(&json, "subject", finding->subject);
+        json_string(&json, "text", finding->text);
+        if (finding->fix[0] != '\0') {
+            json_string(&json, "fix", finding->fix);
+        }
+        json_close_object(&json);
+    }
+    json_close_array(&json);
+    json_close_object(&json);
+    json_end(&json);
+}
+
+static void print_text(const struct doctor *doctor)
+{
+    for (uint32_t i = 0; i < doctor->num_findings; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        printf("%-4s  %-14s  %s\n", level_names[finding->level], finding->subject, finding->text);
+        if (finding->fix[0] != '\0') {
+            printf("      %-14s  fix: %s\n", "", finding->fix);
+        }
+    }
+}
+
+enum ctl_exit command_doctor(const struct ctl_options *options)
+{
+    static struct doctor doctor; /* large */
+    doctor.options = options;
+    check_daemon(&doctor);
+    check_namespaces(&doctor);
+    doctor_gpus(&doctor);
+    doctor_share(&doctor);
+    enum doctor_level worst = DOCTOR_OK;
+    for (uint32_t i = 0; i < doctor.num_findings; i++) {
+        worst = doctor.findings[i].level > worst ? doctor.findings[i].level : worst;
+    }
+    if (options->json) {
+        print_json(&doctor, worst);
+    } else {
+        print_text(&doctor);
+    }
+    return worst == DOCTOR_FAIL ? CTL_EXIT_FAILED : CTL_EXIT_OK;
+}
