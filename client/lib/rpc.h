@@ -27,7 +27,8 @@ struct rpc_peer {
 };
 
 /*
- * Connects to "ipc:///path", trying again until the deadline (clock_after_ms). Blocks.
+ * Connects to "ipc:///path", trying again until the deadline (clock_after_ms), or 200 ms when that
+ * is longer. Blocks.
  * TOPKD_E_UNREACHABLE: nobody listens there, or the connection was closed at once.
  * TOPKD_E_NOT_PERMITTED: the socket may not be opened by this user. TOPKD_E_TIMEOUT: something
  * accepted the connection but did not answer. TOPKD_E_INVALID: not such a URL. TOPKD_E_CLOSED:

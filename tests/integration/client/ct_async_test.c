@@ -395,14 +395,14 @@ static void ct_54_closing_while_the_worker_is_silent_is_bounded(void **state)
     struct matrix matrix;
     struct topkd_op *op;
     fake_start(fake, "select:*:silent", NULL);
-    const struct topkd_client_options options = {.timeout_ms = 500};
+    const struct topkd_client_options options = {.timeout_ms = SHORT_MS};
     struct topkd_client *client = fake_client(fake, &options);
     matrix_create(client, 1, 100, 8, &matrix);
     struct topkd_select_request request = matrix_request(&matrix, false);
     expect_ok(topkd_select_start(client, &request, NULL, &op));
     uint64_t before_ms = now_ms();
     topkd_client_close(client);
-    assert_in_range(now_ms() - before_ms, 400, 2000);
+    assert_in_range(now_ms() - before_ms, SHORT_MS - 10, SHORT_MS + 2500);
 }
 
 int main(void)

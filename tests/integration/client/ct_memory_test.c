@@ -133,7 +133,7 @@ static void ct_95_a_region_that_never_drains_times_out(void **state)
     struct topkd_region *region;
     struct topkd_op *op;
     fake_start(fake, "drain_looks=1000000", NULL);
-    const struct topkd_client_options options = {.timeout_ms = 300};
+    const struct topkd_client_options options = {.timeout_ms = SHORT_MS};
     struct topkd_client *client = fake_client(fake, &options);
     (void)snprintf(name, sizeof(name), "/topkd-test-%d", (int)getpid());
     int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);

@@ -90,14 +90,14 @@ static void ct_13_a_device_that_never_gets_ready(void **state)
 {
     struct fake *fake = *state;
     fake_start(fake, "starting=1000000", NULL);
-    expect_status(TOPKD_E_UNREACHABLE, try_open(fake, 300));
+    expect_status(TOPKD_E_UNREACHABLE, try_open(fake, SHORT_MS));
     expect_detail("cpu", "starting", NULL);
     fake_kill(fake);
     fake_start(fake, "state=2", NULL);
-    expect_status(TOPKD_E_DRAINING, try_open(fake, 300));
+    expect_status(TOPKD_E_DRAINING, try_open(fake, SHORT_MS));
     fake_kill(fake);
     fake_start(fake, "state=3", NULL);
-    expect_status(TOPKD_E_UNREACHABLE, try_open(fake, 300));
+    expect_status(TOPKD_E_UNREACHABLE, try_open(fake, SHORT_MS));
     expect_detail("down", NULL);
 }
 
@@ -134,7 +134,7 @@ static void ct_15_refusals_of_the_worker_come_through(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         fake_start(fake, cases[i].rule, NULL);
-        expect_status(cases[i].status, try_open(fake, 600));
+        expect_status(cases[i].status, try_open(fake, SHORT_MS));
         assert_true(strlen(topkd_detail()) > 0);
         fake_kill(fake);
     }

@@ -144,18 +144,18 @@ static void ct_63_a_worker_that_stays_away(void **state)
     struct topkd_result result;
     struct topkd_buffer *buffer;
     fake_start(fake, NULL);
-    const struct topkd_client_options options = {.timeout_ms = 400};
+    const struct topkd_client_options options = {.timeout_ms = SHORT_MS};
     struct topkd_client *client = fake_client(fake, &options);
     matrix_create(client, 2, 100, 8, &matrix);
     struct topkd_select_request request = matrix_request(&matrix, false);
     fake_kill(fake);
     uint64_t before_ms = now_ms();
     expect_status(TOPKD_E_STALE_SESSION, topkd_select(client, &request, &result));
-    assert_in_range(now_ms() - before_ms, 390, 1500);
+    assert_in_range(now_ms() - before_ms, SHORT_MS - 10, SHORT_MS + 2000);
     expect_status(TOPKD_E_STALE_SESSION, topkd_ping(client, NULL));
     expect_status(TOPKD_E_STALE_SESSION, topkd_buffer_create(client, 10, &buffer));
     assert_true(strlen(topkd_detail()) > 20);
-    usleep(600000); /* longer than it looks by itself */
+    usleep((SHORT_MS + 200) * 1000); /* longer than it looks by itself */
     fake_start(fake, NULL);
     request.timeout_ms = 5000;
     expect_ok(topkd_select(client, &request, &result));

@@ -188,7 +188,7 @@ static void ct_86_cancelling_a_parked_request_tells_its_waiters(void **state)
     struct topkd_semaphore *done;
     struct topkd_op *op;
     fake_start(fake, NULL);
-    const struct topkd_client_options options = {.timeout_ms = 300};
+    const struct topkd_client_options options = {.timeout_ms = SHORT_MS};
     struct topkd_client *client = fake_client(fake, &options);
     matrix_create(client, 1, 100, 8, &matrix);
     expect_ok(topkd_semaphore_create(client, &done));

@@ -43,6 +43,9 @@ uint64_t fake_count(const struct fake *fake, enum wire_kind kind);
 struct topkd_client *fake_client(const struct fake *fake,
                                  const struct topkd_client_options *options);
 
+/* A short deadline that still is enough to open a session on a busy machine under a sanitizer. */
+#define SHORT_MS 1500u
+
 /* ---- Words ----------------------------------------------------------------------------------- */
 
 /* Fails the test, with the detail text, unless `actual` is `expected`. */

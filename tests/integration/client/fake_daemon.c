@@ -71,7 +71,7 @@ static struct {
     struct wire_limits limits;
     struct rule rules[RULES];
     uint32_t num_rules;
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex, running;
     struct session sessions[SESSIONS];
     uint64_t num_sessions, num_leases;
     uint32_t num_generations;
@@ -90,6 +90,7 @@ static struct {
                .arena_slots = 4,
                .arena_slot_bytes = 1 << 20},
     .mutex = PTHREAD_MUTEX_INITIALIZER,
+    .running = PTHREAD_MUTEX_INITIALIZER,
 };
 
 static void die(const char *what)
@@ -377,7 +378,9 @@ static void do_select(struct session *session, const struct wire_request *reques
         status = await(session, select, reply);
     }
     if (status == TOPKD_OK) {
+        pthread_mutex_lock(&fake.running); /* one at a time, as a session has it */
         run(&args, select);
+        pthread_mutex_unlock(&fake.running);
     }
     signal_end(session, select, status);
     reply->status = status;
