@@ -66,6 +66,7 @@ static void launch_of(const struct topk_plan *plan, cudaStream_t stream,
     params->width_max = plan->shape.width;
     params->k_max = plan->shape.k;
     params->by_value = plan->shape.options.order == TOPK_ORDER_VALUE ? 1 : 0;
+    params->by_position = plan->shape.options.order == TOPK_ORDER_INDEX ? 1 : 0;
     params->sample_stride = plan->sample_stride;
     params->sample_min = (int32_t)plan->parameters[TOPK_PARAMETER_SAMPLE_MIN];
     params->sample_max = (int32_t)plan->parameters[TOPK_PARAMETER_SAMPLE_MAX];

@@ -10,7 +10,7 @@
 #include "order.cuh"
 
 #define THREADS TOPK_PLAIN_THREADS
-#define BATCH 8 /* choice: loads in flight a thread */
+#define BATCH 4 /* choice: loads in flight a thread */
 
 namespace
 {
@@ -92,14 +92,23 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
         struct rank_cut cut =
             find_cut<THREADS, false>(source, KEY_NAN, KEY_MAX, range_shift(KEY_MAX - KEY_NAN),
                                      (uint32_t)task.k, shared.bins, shared.rank, &below);
-        for_each_selected<THREADS, BATCH>(
+        const uint32_t take = cut.all ? 0xffffffffu : cut.take;
+        for_each_ranked<THREADS, BATCH>(
             length,
             [&](int64_t i, uint32_t *key, uint32_t *position) {
                 *key = key_of(scores[i]);
                 *position = (uint32_t)i;
             },
-            cut, shared.emit,
-            [&](uint32_t key, uint32_t position, uint32_t slot) {
+            [&](uint32_t key, uint32_t) {
+                return key > cut.key ? EMIT_FIRST : (key == cut.key ? EMIT_SECOND : EMIT_NONE);
+            },
+            shared.emit,
+            [&](uint32_t key, uint32_t position, enum emit_class kind, uint32_t above,
+                uint32_t equal) {
+                if (kind == EMIT_SECOND && equal >= take) {
+                    return;
+                }
+                uint32_t slot = above + min(equal, take);
                 if (entries != nullptr) {
                     entries[slot] = sort_entry(key, position);
                 } else {

@@ -215,17 +215,24 @@ static __device__ __forceinline__ struct rank_cut rank_list(const uint32_t *list
     return cut;
 }
 
-/* A first bin width for scores around one boundary: 1024 bins a binade, two binades in all. */
-#define RANK_FIRST_SHIFT 13
+/*
+ * A first bin width when the search starts at a boundary: 1024 bins a binade over two binades; or,
+ * where the boundary is no positive score, 8 bins a binade over all positive ones.
+ */
+static __device__ __forceinline__ uint32_t first_shift(uint32_t low)
+{
+    return low > KEY_ZERO ? 13 : 20;
+}
 
 /*
  * The cut that selects `need` keys of a source.
  *
  * `source.each_in(low, high, visit)` calls visit(key - low) for every key of the calling thread
  * within [low, high], the same ones each time. At least `need` keys are >= KEY_NAN. The search
- * starts in [low, high], in bins of 2^shift keys of which the highest also takes all above it; keys
- * above high must not exist. When fewer than `need` keys are >= low, the search goes on below, and
- * *below_p counts that. LIST: whether collecting a small group is cheaper than another histogram.
+ * starts in [low, high], in bins of 2^shift keys; keys above high must not exist. The lowest bin
+ * takes `low` alone, so that a plateau there is found at once; the highest takes all that is above.
+ * When fewer than `need` keys are >= low, the search goes on below, and *below_p counts that. LIST:
+ * whether collecting a small group is cheaper than another histogram.
  *
  * bins[] is zero at the call, and again after the caller's next barrier. Four barriers for a search
  * that ends in its first range.
@@ -238,7 +245,8 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
     struct rank_cut cut;
     for (;;) {
         source.each_in(low, high, [&](uint32_t offset) {
-            atomicAdd(&bins[min(offset >> shift, TOPK_BINS - 1u)], 1u);
+            uint32_t bin = offset == 0 ? 0 : ((offset - 1) >> shift) + 1;
+            atomicAdd(&bins[min(bin, TOPK_BINS - 1u)], 1u);
         });
         block_sync<THREADS>();
         const struct rank_bin found = find_rank<THREADS>(bins, shared, need);
@@ -250,9 +258,13 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
             *below_p += 1;
         } else {
             need -= found.above;
-            low += found.bin << shift;
-            if (found.bin < TOPK_BINS - 1) {
-                high = low + min(high - low, (1u << shift) - 1u);
+            if (found.bin == 0) {
+                high = low;
+            } else {
+                low += ((found.bin - 1) << shift) + 1;
+                if (found.bin < TOPK_BINS - 1) {
+                    high = low + min(high - low, (1u << shift) - 1u);
+                }
             }
             cut.key = low;
             cut.take = need;

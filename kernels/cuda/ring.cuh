@@ -36,31 +36,41 @@ static __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* One thread; the block passes a barrier before anyone uses the ring. */
-static __device__ __forceinline__ void ring_init(struct ring_barriers &barriers, uint32_t stages)
+/*
+ * A stage is empty once `consumers` warps have said so. One thread calls; the block passes a
+ * barrier before anyone uses the ring.
+ */
+static __device__ __forceinline__ void ring_init(struct ring_barriers &barriers, uint32_t stages,
+                                                 uint32_t consumers)
 {
     for (uint32_t i = 0; i < stages; i++) {
         asm volatile(
             "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barriers.full[i])));
         asm volatile(
-            "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barriers.empty[i])));
+            "mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barriers.empty[i])),
+            "r"(consumers));
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+static __device__ __forceinline__ bool ring_try_wait(uint64_t *barrier, uint32_t phase)
+{
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}\n"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(phase)
+                 : "memory");
+    return done != 0;
+}
+
 static __device__ __forceinline__ void ring_wait(uint64_t *barrier, uint32_t phase)
 {
-    uint32_t done = 0;
-    while (done == 0) {
-        asm volatile("{\n"
-                     ".reg .pred done;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, done;\n"
-                     "}\n"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(phase)
-                     : "memory");
+    while (!ring_try_wait(barrier, phase)) {
     }
 }
 

@@ -314,7 +314,7 @@ __device__ __forceinline__ void select_row(const struct select_params &params, i
         propose<THREADS, SCORES, SAMPLE_EVERY>(source, (uint32_t)k, params.margin, shared);
     uint32_t below = 0;
     const struct rank_cut cut = find_cut<THREADS, true>(
-        source, low, KEY_MAX, RANK_FIRST_SHIFT, (uint32_t)k, shared.bins, shared.rank, &below);
+        source, low, KEY_MAX, first_shift(low), (uint32_t)k, shared.bins, shared.rank, &below);
     if (threadIdx.x == 0) {
         shared.counts.scores_read += (uint32_t)length;
         shared.counts.direct += below == 0 ? 1u : 0u;
@@ -360,7 +360,7 @@ cudaError_t select_launch_row(const struct select_launch *launch,
                               const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
-#define ROW_LAUNCH(threads, scores, blocks, early)                                                 \
+#define ROW_LAUNCH(threads, scores, blocks, early, rows)                                           \
     if (variant-- == 0) {                                                                          \
         return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0>, launch,       \
                                     params, load);                                                 \

@@ -16,6 +16,7 @@ struct select_params {
     unsigned char *workspace;           /* plan->workspace_bytes; laid out by the family */
     int32_t rows_max, width_max, k_max; /* the plan's shape: nothing in args goes beyond it */
     int32_t by_value;                   /* 1: results sorted by score */
+    int32_t by_position;                /* 1: results in position order */
     int32_t sample_stride;              /* stream families: 1/stride of a row is sampled ... */
     int32_t sample_min, sample_max;     /* ... within these, in scores */
     float margin;                       /* standard deviations the sampled boundary is set low */

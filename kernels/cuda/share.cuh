@@ -166,8 +166,10 @@ static __device__ __forceinline__ bool walk_next(const struct task &task, const 
         if (part >= segment.num_parts) {
             return false;
         }
-        first = (uint32_t)((uint64_t)units * part / segment.num_parts);
-        end = (uint32_t)((uint64_t)units * (part + 1) / segment.num_parts);
+        /* Parts differ by at most one unit; no product that could overflow, no wide division. */
+        const uint32_t least = units / segment.num_parts, more = units % segment.num_parts;
+        first = part * least + min(part, more);
+        end = first + least + (part < more ? 1u : 0u);
     } else {
         first = (uint32_t)(walk.unit - walk.row_unit);
         end = (uint32_t)min((int64_t)units, share.unit_end - walk.row_unit);

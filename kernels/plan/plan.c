@@ -13,11 +13,11 @@
 #define COUNT(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
 struct row_policy {
-    int32_t threads, scores, blocks;
+    int32_t threads, scores, quarter_rows;
 };
 
 static const struct row_policy row_policies[] = {
-#define ROW_POLICY(threads, scores, blocks, early) {threads, scores, blocks},
+#define ROW_POLICY(threads, scores, blocks, early, rows) {threads, scores, rows},
     TOPK_ROW_POLICIES(ROW_POLICY)
 #undef ROW_POLICY
 };
@@ -34,7 +34,8 @@ static const struct stream_policy stream_policies[] = {
 
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
 static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
-static const int64_t grid_max = 0x7fffffff;            /* hardware: blocks in x */
+static const int64_t stage_bytes = TOPK_STAGE_SCORES * (int64_t)sizeof(float);
+static const int64_t grid_max = 0x7fffffff; /* hardware: blocks in x */
 
 const char *topk_family_name(enum topk_family family)
 {
@@ -110,23 +111,26 @@ static bool plan_plain(const struct topk_shape *shape, const struct topk_device 
     return true;
 }
 
+/* Whether a policy holds the row, and (when `choosing`) is meant for so many rows. */
+static bool row_policy_serves(const struct row_policy *policy, const struct topk_shape *shape,
+                              const struct topk_device *device, bool choosing)
+{
+    int64_t rows_max = (int64_t)policy->quarter_rows * device->num_multiprocessors / 4;
+    bool meant = !choosing || policy->quarter_rows == 0 || shape->rows <= rows_max;
+    return meant && policy->threads * policy->scores >= shape->width;
+}
+
 static bool plan_row(const struct topk_shape *shape, const struct topk_device *device,
                      int32_t variant, struct topk_plan *plan)
 {
-    if (variant < 0) { /* the narrowest policy that holds the row, of the group for its rows */
-        bool few = shape->rows <= 2 * device->num_multiprocessors;
-        variant = few ? TOPK_ROW_FEW_VARIANT : 0;
-        int32_t end = few ? TOPK_ROW_FEW_END : TOPK_ROW_FEW_VARIANT;
-        while (variant < end &&
-               row_policies[variant].threads * row_policies[variant].scores < shape->width) {
-            variant++;
-        }
-        if (few && variant == end) {
-            variant = TOPK_ROW_FEW_VARIANT - 1; /* 32768: one policy for any number of rows */
-        }
+    bool choosing = variant < 0;
+    variant = choosing ? 0 : variant;
+    while (choosing && variant < COUNT(row_policies) &&
+           !row_policy_serves(&row_policies[variant], shape, device, true)) {
+        variant++;
     }
     if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(row_policies) ||
-        row_policies[variant].threads * row_policies[variant].scores < shape->width) {
+        !row_policy_serves(&row_policies[variant], shape, device, false)) {
         return false;
     }
     const struct row_policy *policy = &row_policies[variant];
@@ -135,7 +139,7 @@ static bool plan_row(const struct topk_shape *shape, const struct topk_device *d
     plan->threads = policy->threads;
     plan->num_blocks = (int32_t)min_i64(shape->rows, grid_max);
     plan->shared_bytes = sort_bytes(shape);
-    plan->parameters[TOPK_PARAMETER_MARGIN] = 3 * 16 + 8; /* a miss costs half a microsecond */
+    plan->parameters[TOPK_PARAMETER_MARGIN] = 6 * 16; /* a miss costs three more histograms */
     return true;
 }
 
@@ -143,6 +147,21 @@ static int64_t stream_fixed_bytes(const struct stream_policy *policy)
 {
     int64_t histograms = 2ll * TOPK_BINS * (int64_t)sizeof(uint32_t);
     return policy->candidates * 8ll + histograms + TOPK_STREAM_MISC_BYTES;
+}
+
+/*
+ * Stages of the ring when so many blocks share a multiprocessor; 0 when too few fit. Each group of
+ * warps keeps to its own stages: their number is a multiple of the groups.
+ */
+static int64_t stream_stages(const struct stream_policy *policy, const struct topk_device *device,
+                             int64_t blocks)
+{
+    int64_t groups = policy->threads / 32 / (TOPK_STAGE_SCORES / TOPK_CHUNK_SCORES);
+    int64_t shared =
+        min_i64(device->shared_bytes_per_block,
+                device->shared_bytes_per_multiprocessor / blocks - shared_reserved_bytes);
+    int64_t stages = min_i64((shared - stream_fixed_bytes(policy)) / stage_bytes, TOPK_STAGES_MAX);
+    return stages < groups ? 0 : stages - stages % groups;
 }
 
 static int64_t stream_workspace_bytes(const struct stream_policy *policy, int64_t blocks)
@@ -159,20 +178,17 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
         return false;
     }
     if (variant < 0) {
-        variant = 0;
+        bool is_long = family == TOPK_FAMILY_SPLIT || shape->width >= TOPK_STREAM_LONG_WIDTH;
+        variant = is_long ? TOPK_STREAM_LONG_VARIANT : TOPK_STREAM_MANY_VARIANT;
     }
     const struct stream_policy *policy = &stream_policies[variant];
-    int64_t limit =
-        min_i64(device->shared_bytes_per_block,
-                device->shared_bytes_per_multiprocessor / policy->blocks - shared_reserved_bytes);
     int64_t blocks_each = policy->blocks;
-    if (limit < stream_fixed_bytes(policy) + 2ll * TOPK_STAGE_SCORES * 4) {
-        limit = device->shared_bytes_per_block; /* a smaller part: one block a multiprocessor */
+    int64_t stages = stream_stages(policy, device, blocks_each);
+    if (stages == 0 && blocks_each > 1) { /* a smaller device: one block a multiprocessor */
         blocks_each = 1;
+        stages = stream_stages(policy, device, blocks_each);
     }
-    int64_t stage_bytes = TOPK_STAGE_SCORES * 4ll;
-    int64_t stages = min_i64((limit - stream_fixed_bytes(policy)) / stage_bytes, TOPK_STAGES_MAX);
-    if (stages < 2) {
+    if (stages == 0) {
         return false;
     }
     int64_t blocks = min_i64(device->num_multiprocessors * blocks_each, TOPK_STREAM_BLOCKS_MAX);
@@ -184,14 +200,14 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->num_blocks = (int32_t)blocks;
     plan->threads = policy->threads + 32; /* one warp feeds the ring */
     plan->tile_scores = TOPK_STAGE_SCORES;
-    plan->sample_stride = family == TOPK_FAMILY_SPLIT ? 32 : 64;
+    plan->sample_stride = 32;
     plan->shared_bytes = stream_fixed_bytes(policy) + stages * stage_bytes;
     plan->workspace_bytes = stream_workspace_bytes(policy, blocks);
     plan->parameters[TOPK_PARAMETER_STAGES] = stages;
-    plan->parameters[TOPK_PARAMETER_MARGIN] = 5 * 16;
+    plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = 8192;
-    plan->parameters[TOPK_PARAMETER_PART_SCORES] = TOPK_STAGE_SCORES;
+    plan->parameters[TOPK_PARAMETER_PART_SCORES] = 8192;
     return true;
 }
 

@@ -14,40 +14,45 @@
 /* ---- row: a row in the registers of one block ---------------------------------------------- */
 
 /*
- * X(threads, scores a thread, blocks a multiprocessor, early)
+ * X(threads, scores a thread, blocks a multiprocessor, early, rows)
  * threads * scores is the widest row. `early`: the row is loaded up to its width beside its length
- * instead of after it: half a microsecond sooner, more traffic when lengths are short.
+ * instead of after it: sooner, but more traffic when lengths are short. `rows`: for at most so many
+ * rows, in quarters of a row a multiprocessor; 0: for any number. The planner takes the first that
+ * serves a shape (H200, 2026-11-29: TUNING.md has the times).
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
-    X(128, 32, 8, 0)  /* 4096: many rows */                                                        \
-    X(256, 32, 4, 0)  /* 8192 */                                                                   \
-    X(512, 32, 2, 0)  /* 16384 */                                                                  \
-    X(1024, 32, 1, 0) /* 32768 */                                                                  \
-    X(512, 8, 2, 1)   /* 4096: few rows, all about latency */                                      \
-    X(1024, 8, 1, 1)  /* 8192 */                                                                   \
-    X(1024, 16, 1, 1) /* 16384 */                                                                  \
-    X(256, 16, 5, 0)  /* 4096 */                                                                   \
-    X(512, 16, 2, 1)  /* 8192 */
-
-#define TOPK_ROW_FEW_VARIANT 4 /* the first policy for few rows */
-#define TOPK_ROW_FEW_END 7
+    X(512, 8, 2, 1, 16)                                                                            \
+    X(256, 16, 5, 0, 0)                                                                            \
+    X(512, 16, 2, 1, 1)                                                                            \
+    X(1024, 8, 1, 1, 4)                                                                            \
+    X(256, 32, 4, 0, 0)                                                                            \
+    X(1024, 16, 1, 1, 4)                                                                           \
+    X(512, 32, 2, 0, 0)                                                                            \
+    X(1024, 32, 1, 0, 0)
 
 /* ---- tiles and split: rows streamed through shared memory ----------------------------------- */
 
 /*
  * X(scanning threads, candidates held, blocks a multiprocessor)
- * One more warp feeds the ring of stages. A candidate buffer must hold the largest fast K and one
- * whole stage, so that it can be cut back to K before it overflows.
+ * One more warp feeds the ring of stages. A candidate buffer must hold twice the largest fast K,
+ * and K beside one chunk, so that it can be cut back to K before it overflows.
  */
 #define TOPK_STREAM_POLICIES(X)                                                                    \
-    X(512, 6144, 2)                                                                                \
-    X(512, 8192, 1)
+    X(256, 4096, 2) /* many rows: one block finishes a row while the other reads */                \
+    X(512, 8192, 1) /* few rows, or rows so long that finishing them hardly counts */
 
-#define TOPK_STAGE_SCORES 4096 /* choice: 16 KB, one barrier of the block a stage */
-#define TOPK_STAGES_MAX 8      /* choice: 128 KB in flight is 3.7 us of reading at full speed */
-#define TOPK_UNIT_SCORES 1024  /* shares of work are cut at multiples of this */
-#define TOPK_SAMPLE_UNIT 16    /* scores: 64 bytes, the cheapest sample by traffic (TUNING.md) */
-#define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, a thread reads each */
+#define TOPK_STREAM_MANY_VARIANT 0
+#define TOPK_STREAM_LONG_VARIANT 1
+#define TOPK_STREAM_LONG_WIDTH 262144 /* from here on; H200, 2026-11-29 */
+
+#define TOPK_CHUNK_SCORES 1024 /* what a warp takes at a time: one mark a score in 32 bits */
+#define TOPK_STAGE_SCORES 2048 /* choice: 8 KB a bulk copy, two chunks */
+#define TOPK_STAGES_MAX                                                                            \
+    16 /* a multiple of the warps that share them; choice: 128 KB in flight is 3.7 us of reading   \
+          at full speed */
+#define TOPK_UNIT_SCORES 1024 /* shares of work are cut at multiples of this */
+#define TOPK_SAMPLE_UNIT 16   /* scores: 64 bytes, the cheapest sample by traffic (TUNING.md) */
+#define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
 #define TOPK_STREAM_MISC_BYTES 1024 /* barriers, counters and lists beside the big arrays */
 
 /* ---- plain ---------------------------------------------------------------------------------- */
