@@ -55,19 +55,20 @@ static const char *path_of(const char *url)
 void fake_start(struct fake *fake, ...)
 {
     char epoch[24];
-    char *argv[ARGUMENTS] = {(char *)FAKE_DAEMON, fake->supervisor_url, fake->worker_url, epoch,
-                             fake->counters_path};
+    const char *argv[ARGUMENTS] = {FAKE_DAEMON, fake->supervisor_url, fake->worker_url, epoch,
+                                   fake->counters_path};
     int argc = 5;
     va_list arguments;
     va_start(arguments, fake);
     for (const char *argument; (argument = va_arg(arguments, const char *)) != NULL;) {
         assert_true(argc + 1 < ARGUMENTS);
-        argv[argc++] = (char *)(uintptr_t)argument; /* posix_spawn only reads them */
+        argv[argc++] = argument;
     }
     va_end(arguments);
     (void)snprintf(epoch, sizeof(epoch), "%llu", (unsigned long long)++fake->epoch);
     assert_int_equal(fake->pid, 0);
-    assert_int_equal(posix_spawn(&fake->pid, FAKE_DAEMON, NULL, NULL, argv, environ), 0);
+    assert_int_equal(
+        posix_spawn(&fake->pid, FAKE_DAEMON, NULL, NULL, (char **)(uintptr_t)argv, environ), 0);
     /* The supervisor's socket is the last it makes. */
     uint64_t deadline_ms = now_ms() + 20000;
     while (access(path_of(fake->supervisor_url), F_OK) != 0 && now_ms() < deadline_ms) {
