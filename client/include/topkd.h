@@ -27,12 +27,18 @@
  *   `destroy`, `close` or `unregister`; closing a client ends everything made from it, and the
  *   caller must not touch those objects afterwards.
  * - Threads: all functions may be called from any thread at once on one client, except that an
- *   object may not be destroyed while another thread uses it. No function may be called after
- *   fork() in the child on objects of the parent (TOPKD_E_CLOSED).
- * - When the daemon's worker restarts, the library renews the session, registers every region
- *   again, and repeats requests that had no answer, within their deadlines. Selections only read
- *   scores and write outputs, so a repetition is harmless. On a GPU, requests that wait or signal
- *   are not repeated but end as TOPKD_E_STALE_SESSION: streams hold on to the old semaphores.
+ *   object may not be destroyed while another thread uses it. Each client has a thread of its own,
+ *   which takes no signals; the library raises none, prints nothing and never ends the program.
+ * - fork: in the child, functions on objects of the parent answer TOPKD_E_CLOSED, those without a
+ *   status do nothing, and no new client can be opened if the parent had one before (its threads
+ *   are missing). A child that is to use topkd execs, or is forked before the first open.
+ * - When the daemon or its worker restarts, the library renews the session, registers every region
+ *   again, carries semaphore values over, and repeats requests that had no answer, within their
+ *   deadlines. Selections only read scores and write outputs, so a repetition is harmless; one
+ *   whose `signal` was reached is not repeated. A worker that is draining is waited for in the
+ *   same way. A request under which a worker died four times ends as TOPKD_E_DEVICE_FAULT. On a
+ *   GPU, requests that wait or signal are not repeated but end as TOPKD_E_STALE_SESSION: streams
+ *   hold on to the old semaphores.
  *
  * The selection contract (what K positions mean, NaN, ties, short rows) is that of
  * topk_select.h and README.md: exact, always.
@@ -91,15 +97,20 @@ struct topkd_client_options {
 
 /*
  * Connects: asks the daemon for its devices, then opens a session with the device's worker.
- * `options` may be NULL and is not kept. Blocks up to timeout_ms; tries again while the daemon or
- * the worker is starting. Errors: UNREACHABLE, NO_DEVICE, NOT_PERMITTED, VERSION, LIMIT (too many
- * sessions), DRAINING, TIMEOUT, NO_MEMORY.
+ * `options` may be NULL and is not kept. Blocks up to timeout_ms; tries again while the daemon is
+ * away, starting or draining. Errors: UNREACHABLE (nobody there, or the device does not get ready;
+ * the detail says which), NO_DEVICE, NOT_PERMITTED (the socket, or the access list), VERSION, LIMIT
+ * (too many sessions), DRAINING, TIMEOUT (somebody is there and does not answer), MAP_FAILED (the
+ * session's shared memory: another /dev/shm), INVALID (an option), CLOSED (after fork), NO_MEMORY,
+ * SYSTEM.
  */
 TOPKD_API enum topkd_status topkd_client_open(const struct topkd_client_options *options,
                                               struct topkd_client **client_p);
 
-/* Ends the session: operations in flight end as TOPKD_E_CANCELLED, regions are unregistered,
- * buffers unmapped. NULL is allowed. Blocks until in-flight work no longer uses client memory. */
+/* Ends the session and everything made from the client: operations, results, buffers, regions,
+ * semaphores. NULL is allowed. Blocks until work in flight no longer uses the client's memory;
+ * requests that wait for a semaphore are released at once, and a worker that does not answer is
+ * waited for no longer than the client's default deadline. */
 TOPKD_API void topkd_client_close(struct topkd_client *client);
 
 enum topkd_device_kind { TOPKD_DEVICE_CPU = 0, TOPKD_DEVICE_CUDA = 1 };
@@ -135,6 +146,14 @@ enum topkd_access { TOPKD_ACCESS_READ = 1, TOPKD_ACCESS_READ_WRITE = 3 };
  * that the worker sees nothing beside it), and topkd_buffer_data() is a device pointer.
  * size_bytes >= 1. Errors: INVALID, LIMIT, NO_MEMORY (also when /dev/shm is full), SYSTEM,
  * NOT_VISIBLE (a GPU that this process does not see) and those of register.
+ *
+ * Who may read a shared memory buffer: its object "/topkd-buf-<pid>-<random>" has mode 0600. A
+ * daemon of root or of this user can open it. For a daemon of another user the library adds an
+ * access control entry for exactly that uid; where /dev/shm has no access control lists, it gives
+ * the object to the daemon's group with mode 0660, if this process is a member of it. If neither
+ * works the error is NOT_PERMITTED, and the operator runs the daemon as root or puts the clients'
+ * users into its group. Both sides must see the same /dev/shm. The name goes with the buffer, or
+ * with the process: the worker removes it when the process has died.
  */
 TOPKD_API enum topkd_status topkd_buffer_create(struct topkd_client *client, uint64_t size_bytes,
                                                 struct topkd_buffer **buffer_p);
@@ -172,7 +191,8 @@ TOPKD_API enum topkd_status topkd_region_register_cuda(struct topkd_client *clie
                                                        enum topkd_access access,
                                                        struct topkd_region **region_p);
 
-/* A POSIX shared memory object that the caller made with shm_open. */
+/* A POSIX shared memory object that the caller made with shm_open. Its name must stay until
+ * unregister: a renewed session opens it again. */
 struct topkd_shm {
     const char *name;      /* "/name", as given to shm_open */
     uint64_t offset_bytes; /* where the region begins in the object */
@@ -191,25 +211,34 @@ TOPKD_API enum topkd_status topkd_region_register_shm(struct topkd_client *clien
                                                       struct topkd_region **region_p);
 
 /* Ends a registration: waits until no work in flight uses it, up to the client's default deadline.
- * Frees the handle in every case but TOPKD_E_TIMEOUT. NULL is allowed. */
+ * Frees the handle in every case but TOPKD_E_TIMEOUT, after which it is good for another
+ * unregister only. NULL is allowed; INVALID for the region of a buffer. */
 TOPKD_API enum topkd_status topkd_region_unregister(struct topkd_region *region);
 
 /* ---- Time between processes ------------------------------------------------------------------ */
 
 /*
- * A semaphore is a 64-bit value that only grows, in memory that both sides see. A request may wait
- * for a value (scores are ready) and signal one (indices are written). Threads: any.
- * Errors of create: LIMIT when the session's page is full.
+ * A semaphore is a 64-bit value that only grows, in memory that both sides see. It begins at 0. A
+ * request may wait for a value (scores are ready) and signal one (indices are written). The values
+ * that requests signal on one semaphore must grow from request to request, because a value stands
+ * for all work up to it. On the CPU device the requests of one client run in the order in which
+ * they were started, so one that waits holds up those behind it. On a GPU a request begins when its
+ * own wait is reached: requests that signal one semaphore must be ordered by what they wait for.
+ * Threads: any. Errors of create: LIMIT when the session's
+ * page is full. destroy does not disturb requests in flight that use it.
  */
 TOPKD_API enum topkd_status topkd_semaphore_create(struct topkd_client *client,
                                                    struct topkd_semaphore **semaphore_p);
 TOPKD_API void topkd_semaphore_destroy(struct topkd_semaphore *semaphore);
 TOPKD_API uint64_t topkd_semaphore_value(struct topkd_semaphore *semaphore);
-/* Raises the value and wakes waiters on both sides. INVALID when value is not above the present. */
+/* Raises the value and wakes waiters on both sides. INVALID when value is not above the present;
+ * IN_USE while requests in flight are to raise it: a semaphore is the program's or theirs. */
 TOPKD_API enum topkd_status topkd_semaphore_signal(struct topkd_semaphore *semaphore,
                                                    uint64_t value);
-/* Blocks until the value is reached. TIMEOUT; or the status of the request that failed to produce
- * it (the value is reached all the same, so that nothing hangs). */
+/* Blocks until the value is reached. TIMEOUT; STALE_SESSION with no_renew, once the session is
+ * gone; or the status of the request that failed to produce it (the value is reached all the same,
+ * so that nothing hangs). Only the last failure is kept: of several values that failed before
+ * anyone waited, the operations tell. */
 TOPKD_API enum topkd_status topkd_semaphore_wait(struct topkd_semaphore *semaphore, uint64_t value,
                                                  uint32_t timeout_ms);
 
@@ -256,7 +285,8 @@ struct topkd_select_request {
     uint32_t rows, width, k;    /* rows 0 is allowed; width >= 1; 1 <= k <= info.k_max */
     enum topkd_order order;
     enum topkd_ties ties;
-    bool deterministic; /* ties LOWEST and order INDEX: the same bytes in every run */
+    bool deterministic; /* ties LOWEST and order INDEX: the same bytes in every run; not
+                         * together with order VALUE */
     enum topkd_lengths lengths_mode;
     int32_t length_all;
     const int32_t *lengths_host; /* [rows] */
@@ -289,24 +319,32 @@ struct topkd_result {
 };
 
 /*
- * Selects and blocks until the result is written or the deadline passes. Errors: INVALID,
- * OUT_OF_RANGE, OVERLAP, READ_ONLY, UNSUPPORTED, NO_REGION, BUSY (queue or arena full), TIMEOUT,
- * STALE_SESSION (with no_renew, or the worker did not return in time), DRAINING, REGION_FAULT,
- * DEVICE_FAULT. After an error the output region's content is undefined.
+ * Selects and blocks until the result is written or the deadline passes; waits its turn when
+ * info.outstanding_max requests are in flight. Errors: INVALID, OUT_OF_RANGE, OVERLAP, READ_ONLY,
+ * UNSUPPORTED, NO_REGION, LIMIT (the result exceeds an arena slot), BUSY (the worker's queue is
+ * full, or results hold all slots of the arena), TIMEOUT, STALE_SESSION (with no_renew, or the
+ * worker did not return in time), DRAINING (nor did a draining one), NOT_PERMITTED, VERSION and
+ * others of open when the daemon came back different, REGION_FAULT, DEVICE_FAULT, MAP_FAILED (a
+ * region whose object is gone from a renewed session), PROTOCOL, NO_MEMORY. A request that is
+ * refused before it is sent signals nothing. After an error the output region's content is
+ * undefined; after a TIMEOUT the worker may still write it for a moment.
  */
 TOPKD_API enum topkd_status topkd_select(struct topkd_client *client,
                                          const struct topkd_select_request *request,
                                          struct topkd_result *result_p);
 
-/* Gives an arena slot back; result pointers end here. Nothing happens for a result without one. */
+/* Gives an arena slot back; result pointers end here. Nothing happens for a result without one.
+ * Does not block. */
 TOPKD_API void topkd_result_release(struct topkd_client *client, struct topkd_result *result);
 
 /* ---- The asynchronous core ------------------------------------------------------------------- */
 
 /*
  * Starts a selection and returns at once. `user` comes back with the operation. At most
- * info.outstanding_max at a time (BUSY beyond). The operation must be finished with
- * topkd_op_finish.
+ * info.outstanding_max at a time (BUSY beyond), where one that ended at its deadline counts until
+ * the worker has answered. The operation must be finished with topkd_op_finish. Errors: those that
+ * can be told without the worker (INVALID, NO_REGION, LIMIT, UNSUPPORTED, BUSY, NO_MEMORY,
+ * STALE_SESSION with no_renew); all others come with the operation.
  */
 TOPKD_API enum topkd_status topkd_select_start(struct topkd_client *client,
                                                const struct topkd_select_request *request,
@@ -337,15 +375,16 @@ TOPKD_API int topkd_client_fd(struct topkd_client *client);
 /* Takes one finished operation in order of completion; NULL when there is none. Does not block. */
 TOPKD_API struct topkd_op *topkd_op_next(struct topkd_client *client);
 
-/* Blocks until this operation has finished, or TIMEOUT. An operation waited for is not returned by
- * topkd_op_next any more. */
+/* Blocks until this operation has finished, well or not (OK), or TIMEOUT. An operation that was
+ * waited for with success is not returned by topkd_op_next any more. */
 TOPKD_API enum topkd_status topkd_op_wait(struct topkd_op *op, uint32_t timeout_ms);
 
 TOPKD_API void *topkd_op_user(const struct topkd_op *op);
 
-/* Frees a finished operation and gives its status and result; an unfinished one is cancelled
- * (CANCELLED; its output is undefined until the client is closed or its deadline has passed).
- * result_p may be NULL: then an arena slot is released at once. */
+/* Frees a finished operation and gives its status and result, with topkd_detail(); an unfinished
+ * one is cancelled (CANCELLED; its output is undefined until the client is closed or its deadline
+ * has passed, and its signal is reached as failed). result_p may be NULL: then an arena slot is
+ * released at once. */
 TOPKD_API enum topkd_status topkd_op_finish(struct topkd_op *op, struct topkd_result *result_p);
 
 #ifdef __cplusplus
