@@ -38,15 +38,15 @@ int32_t topk_row_length(const struct topk_request *request, int32_t row_idx,
 
 /*
  * The list is full: the score that k stored ones reach is proven to be a lower bound of the row's
- * k-th best. Keeps what reaches it and admits only such from now on. Where one score alone fills
- * the list, its first ties are enough, and from now on only better ones are.
+ * k-th best. Keeps what reaches it, or where one score alone fills the list, its first ties. From
+ * now on only better scores are admitted: an equal one stands behind k that are as good.
  */
 static void raise_boundary(const struct topk_isa *isa, struct topk_list *list, int32_t k)
 {
     int32_t count_max = k + (list->capacity - k) / 4; /* choice: near enough to leave much room */
     struct topk_cut cut = topk_cut_find(isa, list->values, list->count, k, count_max);
     isa->keep(list, cut.bound, cut.num_ties);
-    list->boundary = cut.num_ties == INT32_MAX ? cut.bound : topk_next_above(cut.bound);
+    list->boundary = topk_next_above(cut.bound);
 }
 
 bool topk_admit(const struct topk_isa *isa, const float *row, int32_t begin, int32_t end, int32_t k,
