@@ -158,8 +158,8 @@ static enum topkd_status open_new(char *name_p, int *fd_p, char *detail)
         if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
             return fault_system(detail, "cannot draw a random name", errno);
         }
-        (void)snprintf(name_p, WIRE_HANDLE_SIZE, WIRE_SHM_BUFFER_PREFIX "%d-%016" PRIx64, (int)getpid(),
-                       random);
+        (void)snprintf(name_p, WIRE_HANDLE_SIZE, WIRE_SHM_BUFFER_PREFIX "%d-%016" PRIx64,
+                       (int)getpid(), random);
         *fd_p = shm_open(name_p, O_RDWR | O_CREAT | O_EXCL, 0600);
         if (*fd_p >= 0) {
             return TOPKD_OK;
