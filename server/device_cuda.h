@@ -185,6 +185,9 @@ enum topkd_status cuda_exec_get(struct device_lane *lane, struct cuda_bucket *bu
 /* Every configured bucket for this lane. With the mutex. */
 enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail);
 
+/* Undoes it for a lane that could not be made. With the mutex. */
+void cuda_exec_forget(struct device_lane *lane);
+
 /* ---- device_cuda_lane.c ---------------------------------------------------------------------- */
 
 /* Stream, descriptors and workspace of a lane; also the canary's. */

@@ -123,6 +123,17 @@ enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail)
     return status;
 }
 
+void cuda_exec_forget(struct device_lane *lane)
+{
+    struct cuda_bucket *bucket = lane->cuda->buckets;
+    for (; bucket != NULL; bucket = bucket->next) {
+        struct cuda_exec *exec = &bucket->execs[lane->number];
+        if (exec->exec != NULL && !lane->cuda->is_faulted)
+            lane->cuda->driver->cuGraphExecDestroy(exec->exec);
+        *exec = (struct cuda_exec){.exec = NULL};
+    }
+}
+
 /* ---- Buckets --------------------------------------------------------------------------------- */
 
 static enum topkd_status status_of_plan(enum topk_status status)

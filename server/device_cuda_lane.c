@@ -342,6 +342,7 @@ enum topkd_status cuda_lane_init(struct device_cuda *cuda, struct device_lane *l
                                         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
     if (result != CUDA_SUCCESS) {
         cuda_lane_fini(lane);
+        *lane = (struct device_lane){.cuda = NULL}; /* nothing of it is left */
         return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make a lane", detail);
     }
     memset(pinned, 0, pinned_bytes);
@@ -372,8 +373,13 @@ static enum topkd_status lanes_add(struct device_cuda *cuda, char *detail)
     if (lane == NULL)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a lane");
     enum topkd_status status = cuda_lane_init(cuda, lane, cuda->num_lanes, detail);
-    if (status == TOPKD_OK)
+    if (status == TOPKD_OK) {
         status = cuda_exec_prepare(lane, detail);
+        if (status != TOPKD_OK) {
+            cuda_exec_forget(lane);
+            cuda_lane_fini(lane);
+        }
+    }
     if (status != TOPKD_OK) {
         free(lane);
         return status;

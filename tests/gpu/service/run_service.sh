@@ -143,7 +143,11 @@ background() { # case: starts it and waits until it says that it waits
 }
 
 # timeout(1) passes no SIGKILL on: the client is its child.
-kill_client() { pkill -KILL -P "$held"; wait "$held" 2>/dev/null; }
+kill_client() {
+    # shellcheck disable=SC2046 # numbers
+    kill -KILL $(cat "/proc/$held/task/$held/children")
+    wait "$held" 2>/dev/null
+}
 
 it_client_dies() { # with regions and a request in flight: the session goes, others notice nothing
     local before
