@@ -2,6 +2,7 @@
 #include "client.h"
 #include "discover.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,9 @@ static enum topkd_status take_options(struct topkd_client *client,
         return copy_name(client->name, sizeof(client->name), options->name, "name", detail);
     }
     strncpy(client->name, program_invocation_short_name, sizeof(client->name) - 1);
+    for (char *c = client->name; *c; c++) {
+        *c = iscntrl((unsigned char)*c) ? '?' : *c; /* the wire takes printable names only */
+    }
     return TOPKD_OK;
 }
 

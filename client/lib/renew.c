@@ -116,6 +116,7 @@ static enum topkd_status install(struct topkd_client *client, struct link *link,
     client->session->num_refs++;
     client->link = link;
     client->num_renewals++;
+    client->outage_status = TOPKD_OK;
     engine_pump(client);
     return TOPKD_OK;
 }

@@ -138,10 +138,7 @@ static void ct_43_finishing_early_cancels(void **state)
     assert_int_equal(result.rows, 77); /* set only on success */
     assert_null(topkd_op_next(client));
     /* The answer comes nevertheless, and its arena slot goes back. */
-    for (int i = 0; i < 200 && fake_count(fake, WIRE_RELEASE) == 0; i++) {
-        usleep(10000);
-    }
-    assert_int_equal(fake_count(fake, WIRE_RELEASE), 1);
+    fake_await_count(fake, WIRE_RELEASE, 1);
     assert_false(readable(client, 0));
     topkd_client_close(client);
 }
@@ -276,9 +273,7 @@ static void ct_48_a_release_that_meets_a_busy_worker_comes_again(void **state)
         expect_ok(topkd_select(client, &request, &result));
         topkd_result_release(client, &result);
     }
-    for (int i = 0; i < 200 && fake_count(fake, WIRE_RELEASE) < 2 * SLOTS + 2; i++) {
-        usleep(10000);
-    }
+    fake_await_count(fake, WIRE_RELEASE, 2 * SLOTS + 2);
     assert_int_equal(fake_count(fake, WIRE_RELEASE), 2 * SLOTS + 2);
     topkd_client_close(client);
 }

@@ -169,6 +169,7 @@ static void ct_85_a_request_whose_wait_failed_fails_alike(void **state)
     request.timeout_ms = 200;
     request.signal = (struct topkd_semaphore_point){first, 1};
     expect_ok(topkd_select_start(client, &request, NULL, &ops[0]));
+    fake_await_count(fake, WIRE_SELECT, 1); /* it is this one that gets no answer */
     request.timeout_ms = 5000;
     request.wait = request.signal;
     request.signal = (struct topkd_semaphore_point){second, 1};

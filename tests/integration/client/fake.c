@@ -128,6 +128,14 @@ uint64_t fake_count(const struct fake *fake, enum wire_kind kind)
     return __atomic_load_n(&fake->counters[kind], __ATOMIC_ACQUIRE);
 }
 
+void fake_await_count(const struct fake *fake, enum wire_kind kind, uint64_t count)
+{
+    for (int i = 0; i < 2000 && fake_count(fake, kind) < count; i++) {
+        usleep(5000);
+    }
+    assert_true(fake_count(fake, kind) >= count);
+}
+
 struct topkd_client *fake_client(const struct fake *fake,
                                  const struct topkd_client_options *options)
 {

@@ -36,8 +36,9 @@ void fake_await_death(struct fake *fake);
 
 void fake_fini(struct fake *fake);
 
-/* Requests of this kind seen so far. */
+/* Requests of this kind seen so far; the second waits until there were so many. */
 uint64_t fake_count(const struct fake *fake, enum wire_kind kind);
+void fake_await_count(const struct fake *fake, enum wire_kind kind, uint64_t count);
 
 /* Opens a client of it; `options` may be NULL, its url is set here. Fails the test otherwise. */
 struct topkd_client *fake_client(const struct fake *fake,
