@@ -3,7 +3,6 @@
 #include "text.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 
 /* A wrong nesting is a mistake in this program. */
@@ -106,16 +105,6 @@ void json_i64(struct json *json, const char *key, int64_t value)
 {
     begin_value(json, key);
     fprintf(json->out, "%" PRId64, value);
-}
-
-void json_double(struct json *json, const char *key, double value)
-{
-    if (!isfinite(value)) {
-        json_null(json, key);
-        return;
-    }
-    begin_value(json, key);
-    fprintf(json->out, "%.9g", value); /* enough for any float32 */
 }
 
 void json_bool(struct json *json, const char *key, bool value)

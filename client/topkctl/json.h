@@ -30,7 +30,6 @@ void json_close_array(struct json *json);
 void json_string(struct json *json, const char *key, const char *value);
 void json_u64(struct json *json, const char *key, uint64_t value);
 void json_i64(struct json *json, const char *key, int64_t value);
-void json_double(struct json *json, const char *key, double value); /* NaN and infinities: null */
 void json_bool(struct json *json, const char *key, bool value);
 void json_null(struct json *json, const char *key);
 

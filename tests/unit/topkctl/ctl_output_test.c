@@ -3,7 +3,6 @@
 #include "table.h"
 #include "text.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -113,9 +112,6 @@ static void json_is_written_in_full(void **state)
     json_open_object(&json, NULL);
     json_u64(&json, "max", UINT64_MAX);
     json_i64(&json, "min", INT64_MIN);
-    json_double(&json, "third", (double)(1.0f / 3.0f));
-    json_double(&json, "nan", (double)NAN);
-    json_double(&json, "inf", (double)-INFINITY);
     json_bool(&json, "yes", true);
     json_null(&json, "none");
     json_open_array(&json, "empty");
@@ -129,8 +125,7 @@ static void json_is_written_in_full(void **state)
     json_close_object(&json);
     json_end(&json);
     check_memory(&memory, "{\"max\":18446744073709551615,\"min\":-9223372036854775808,"
-                          "\"third\":0.333333343,\"nan\":null,\"inf\":null,\"yes\":true,"
-                          "\"none\":null,\"empty\":[],\"list\":[{},\"a\",false]}\n");
+                          "\"yes\":true,\"none\":null,\"empty\":[],\"list\":[{},\"a\",false]}\n");
 }
 
 static void json_text_is_escaped(void **state)
