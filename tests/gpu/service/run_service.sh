@@ -9,7 +9,7 @@
 # Prints one line a test and closes with "N passed, N failed"; exit 0 when none failed.
 set -u
 
-stand_in= only=
+stand_in='' only=''
 while [ $# -gt 1 ]; do
     case $1 in
     --stand-in) stand_in=$(realpath "$2"); shift 2 ;;
@@ -190,6 +190,7 @@ it_no_growth() {
 }
 
 it_namespaces() { # own PID, IPC and mount namespaces, own /dev/shm
+    # shellcheck disable=SC2016 # for the shell inside
     "${under[@]}" timeout -k 2 90 unshare --pid --fork --mount-proc --ipc --mount sh -c '
         mount -t tmpfs tmpfs /dev/shm || exit 1
         for one in exact stream kinds never; do
