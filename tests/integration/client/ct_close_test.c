@@ -1,0 +1,111 @@
+/*
+ * ct_close_test.c - closing connections while answers are on their way, which NNG 1.5.2 may not
+ * come back from (see rpc_close): the caller does, and clients live on after it. Uses the library's
+ * own objects, for its raw connections.
+ */
+#include "fake.h"
+#include "rpc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { ROUNDS = 400, PINGS = 8 };
+
+static int set_up(void **state)
+{
+    struct fake *fake = malloc(sizeof(*fake));
+    assert_non_null(fake);
+    fake_init(fake);
+    *state = fake;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fake_fini(*state);
+    free(*state);
+    return 0;
+}
+
+/* Sends some requests and closes at some moment of their answers. */
+static uint64_t close_among_answers(const struct fake *fake, struct wire_reply *reply, int round)
+{
+    char detail[WIRE_DETAIL_SIZE];
+    struct rpc_exchange exchanges[PINGS];
+    struct rpc *rpc;
+    if (rpc_open(fake->worker_url, clock_after_ms(10000), &rpc, detail) != TOPKD_OK) {
+        fail_msg("%s", detail);
+    }
+    for (uint64_t i = 0; i < PINGS; i++) {
+        const struct wire_request request = {.kind = WIRE_PING, .session = 1, .sequence = i + 1};
+        assert_int_equal(rpc_send(rpc, &request, clock_after_ms(10000), &exchanges[i], detail),
+                         TOPKD_OK);
+    }
+    usleep((useconds_t)(round * 37) % 400);
+    rpc_abort(rpc);
+    for (int i = 0; i < PINGS; i++) {
+        (void)rpc_receive(rpc, &exchanges[i], reply, detail); /* answered or lost */
+    }
+    uint64_t before_ms = now_ms();
+    rpc_close(rpc);
+    return now_ms() - before_ms;
+}
+
+static void ct_100_closing_among_answers_comes_back(void **state)
+{
+    struct fake *fake = *state;
+    struct wire_reply *reply = malloc(sizeof(*reply));
+    assert_non_null(reply);
+    fake_start(fake, NULL);
+    int round = 0;
+    int32_t usual_ms = rpc_send_ms();
+    while (round < ROUNDS && rpc_send_ms() == usual_ms) {
+        assert_true(close_among_answers(fake, reply, round++) < 4000);
+    }
+    print_message("NNG was %s after %d rounds\n", rpc_send_ms() == usual_ms ? "well" : "stuck",
+                  round);
+    for (int i = 0; i < 20; i++) { /* from then on nobody waits for it */
+        uint64_t took_ms = close_among_answers(fake, reply, i);
+        assert_true(took_ms < (rpc_send_ms() == usual_ms ? 4000 : 1000));
+    }
+    free(reply);
+}
+
+/* In whichever state the test before left NNG. */
+static void ct_101_clients_live_on(void **state)
+{
+    struct fake *fake = *state;
+    struct matrix matrix;
+    struct topkd_result result;
+    fake_start(fake, NULL);
+    struct topkd_client *client = fake_client(fake, NULL);
+    matrix_create(client, 2, 100, 8, &matrix);
+    for (int i = 0; i < 3; i++) {
+        struct topkd_select_request request = matrix_request(&matrix, i % 2 == 0);
+        expect_ok(topkd_select(client, &request, &result));
+        matrix_check(&matrix, &request, &result);
+        topkd_result_release(client, &result);
+        expect_ok(topkd_ping(client, NULL));
+        fake_kill(fake);
+        fake_start(fake, NULL);
+    }
+    expect_ok(topkd_ping(client, NULL));
+    uint64_t before_ms = now_ms();
+    topkd_client_close(client);
+    assert_true(now_ms() - before_ms < 5000);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(ct_100_closing_among_answers_comes_back),
+        TEST(ct_101_clients_live_on),
+    };
+    return cmocka_run_group_tests_name("ct_close", tests, NULL, NULL);
+}
