@@ -240,7 +240,7 @@ it_two_devices() {
     client exact "$url" 16 1 "${uuids[0]}" || return 1
     client exact "$url" 16 2 "${uuids[1]}" || return 1
     client other_device "$url" 1 1 "${uuids[0]}" || return 1
-    "${under[@]}" timeout -k 2 60 "$bin/service_client" exact "$url" 2000 3 "${uuids[1]}" \
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" exact "$url" $((100 * scale)) 3 "${uuids[1]}" \
         >"$work/other" 2>&1 &
     local other=$!
     sleep 3

@@ -281,7 +281,10 @@ CUresult cuGraphDestroy(CUgraph graph)
 struct selection {
     const struct topk_args *d_args;
     struct topk_plan plan;
+    struct selection *next;
 };
+
+static struct selection *selections; /* graphs refer to them for as long as the process lives */
 
 enum topk_status topk_cuda_device(int ordinal, struct topk_device *device_p, char *detail)
 {
@@ -317,10 +320,15 @@ enum topk_status topk_cuda_enqueue(const struct topk_plan *plan, const struct to
 {
     (void)d_workspace;
     (void)detail;
-    struct selection *selection = malloc(sizeof(*selection)); /* lives as long as the graph could */
+    struct selection *selection = malloc(sizeof(*selection));
     if (selection == NULL)
         return TOPK_E_NO_MEMORY;
     *selection = (struct selection){.d_args = d_args, .plan = *plan};
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    selection->next = selections;
+    selections = selection;
+    pthread_mutex_unlock(&mutex);
     fake_push(stream, &(struct fake_op){.kind = FAKE_SELECT, .from = selection});
     return TOPK_OK;
 }
