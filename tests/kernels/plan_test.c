@@ -1,0 +1,248 @@
+/* The planner: every boundary of its rules, on devices that are not there. */
+#include "plan/policy.h"
+#include "topk_select.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Multiprocessors, capability, shared memory a block and a multiprocessor, L2. */
+static const struct topk_device h200 = {132, 9, 0, 232448, 233472, 60 << 20};
+static const struct topk_device a100 = {108, 8, 0, 166912, 167936, 40 << 20};
+static const struct topk_device b200 = {148, 10, 0, 232448, 233472, 126 << 20};
+static const struct topk_device rtx = {170, 12, 0, 101376, 102400, 96 << 20};
+static const struct topk_device *const devices[] = {&h200, &a100, &b200, &rtx};
+
+static struct topk_shape shape_of(int32_t rows, int32_t width, int32_t k)
+{
+    struct topk_shape shape = {.k = k, .rows = rows, .width = width, .alignment_bytes = 16};
+    return shape;
+}
+
+static struct topk_plan plan_of(const struct topk_device *device, int32_t rows, int32_t width,
+                                int32_t k)
+{
+    struct topk_shape shape = shape_of(rows, width, k);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    assert_int_equal(topk_plan_make(&shape, device, &plan, detail), TOPK_OK);
+    return plan;
+}
+
+static void assert_family(const struct topk_plan *plan, enum topk_family family)
+{
+    assert_string_equal(topk_family_name(plan->family), topk_family_name(family));
+}
+
+static void it_takes_short_rows_into_registers(void **state)
+{
+    (void)state;
+    static const int32_t edges[] = {1, 4096, 4097, 8192, 8193, 16384, 16385, 32768};
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+        for (int32_t rows = 1; rows < 100000; rows = rows * 3 + 1) {
+            struct topk_plan plan = plan_of(&h200, rows, edges[i], 2048);
+            assert_family(&plan, TOPK_FAMILY_ROW);
+            assert_int_equal(plan.num_blocks, rows);
+        }
+    }
+    struct topk_plan plan = plan_of(&h200, 1, 32769, 2048);
+    assert_family(&plan, TOPK_FAMILY_SPLIT);
+}
+
+static void it_has_a_row_policy_for_few_and_for_many_rows(void **state)
+{
+    (void)state;
+    struct topk_plan few = plan_of(&h200, 1, 4096, 64), many = plan_of(&h200, 100000, 4096, 64);
+    assert_int_not_equal(few.variant, many.variant);
+    /* The limit is a whole number of quarters of the multiprocessors: find it, and both sides. */
+    int32_t last = 1;
+    while (plan_of(&h200, last + 1, 4096, 64).variant == few.variant) {
+        last++;
+    }
+    assert_int_equal(last % (h200.num_multiprocessors / 4), 0);
+    assert_int_equal(plan_of(&h200, last + 1, 4096, 64).variant, many.variant);
+}
+
+static void it_splits_few_long_rows_and_tiles_many(void **state)
+{
+    (void)state;
+    for (int32_t width = 32769; width > 0 && width < 1 << 30; width *= 2) {
+        struct topk_plan split = plan_of(&h200, h200.num_multiprocessors, width, 2048);
+        struct topk_plan tiles = plan_of(&h200, h200.num_multiprocessors + 1, width, 2048);
+        assert_family(&split, TOPK_FAMILY_SPLIT);
+        assert_family(&tiles, TOPK_FAMILY_TILES);
+    }
+    struct topk_plan below = plan_of(&h200, 512, TOPK_STREAM_LONG_WIDTH - 1, 2048);
+    struct topk_plan from = plan_of(&h200, 512, TOPK_STREAM_LONG_WIDTH, 2048);
+    assert_int_equal(below.variant, TOPK_STREAM_MANY_VARIANT);
+    assert_int_equal(from.variant, TOPK_STREAM_LONG_VARIANT);
+}
+
+static void it_takes_the_plain_path_above_the_fast_k(void **state)
+{
+    (void)state;
+    for (int32_t width = 1; width > 0 && width < 1 << 30; width *= 7) {
+        for (size_t i = 0; i < 4; i++) {
+            struct topk_plan plan = plan_of(devices[i], 40, width, (int32_t)TOPK_K_FAST_MAX + 1);
+            assert_family(&plan, TOPK_FAMILY_PLAIN);
+            plan = plan_of(devices[i], 40, width, (int32_t)TOPK_K_MAX);
+            assert_family(&plan, TOPK_FAMILY_PLAIN);
+        }
+    }
+}
+
+static void it_needs_no_bulk_copies_before_sm_90(void **state)
+{
+    (void)state;
+    struct topk_plan row = plan_of(&a100, 64, 32768, 2048);
+    struct topk_plan plain = plan_of(&a100, 64, 32769, 2048);
+    assert_family(&row, TOPK_FAMILY_ROW);
+    assert_family(&plain, TOPK_FAMILY_PLAIN);
+    assert_int_equal(plain.parameters[TOPK_PARAMETER_PROGRAMMATIC], 0);
+    struct topk_shape shape = shape_of(64, 100000, 2048);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    assert_int_equal(topk_plan_make_family(&shape, &a100, TOPK_FAMILY_TILES, -1, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    assert_non_null(strstr(detail, "8.0"));
+}
+
+/* Whatever the shape: limits of the device and of the header hold, and the plan is plain data. */
+static void it_stays_within_the_limits(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < 4; d++) {
+        for (int32_t k = 1; k <= (int32_t)TOPK_K_MAX; k = k * 3 + 1) {
+            for (int32_t rows = 1; rows > 0 && rows < 1 << 30; rows *= 33) {
+                for (int32_t width = 1; width > 0 && width <= 1 << 20; width *= 4) {
+                    for (int order = 0; order < 3; order++) {
+                        struct topk_shape shape = shape_of(rows, width, k);
+                        shape.options.order = (enum topk_order)order;
+                        struct topk_plan plan, again;
+                        memset(&plan, 0x11, sizeof(plan));
+                        memset(&again, 0x22, sizeof(again));
+                        assert_int_equal(topk_plan_make(&shape, devices[d], &plan, NULL), TOPK_OK);
+                        assert_int_equal(topk_plan_make(&shape, devices[d], &again, NULL), TOPK_OK);
+                        assert_memory_equal(&plan, &again, sizeof(plan));
+                        assert_in_range(plan.num_blocks, 1, 0x7fffffff);
+                        assert_in_range(plan.threads, 32, 1024);
+                        assert_true(plan.shared_bytes <= devices[d]->shared_bytes_per_block);
+                        assert_in_range(plan.workspace_bytes, 256, 64 << 20);
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void it_keeps_groups_of_warps_to_their_own_stages(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < 4; d++) {
+        for (int32_t variant = 0; variant < 2; variant++) {
+            struct topk_shape shape = shape_of(500, 200000, 2048);
+            struct topk_plan plan;
+            if (topk_plan_make_family(&shape, devices[d], TOPK_FAMILY_TILES, variant, &plan,
+                                      NULL) != TOPK_OK) {
+                assert_true(devices[d] == &a100 || devices[d] == &rtx);
+                continue;
+            }
+            int64_t stages = plan.parameters[TOPK_PARAMETER_STAGES];
+            int64_t groups = (plan.threads / 32 - 1) / (TOPK_STAGE_SCORES / TOPK_CHUNK_SCORES);
+            assert_in_range(stages, groups, TOPK_STAGES_MAX);
+            assert_int_equal(stages % groups, 0);
+            assert_in_range(plan.num_blocks, 1, TOPK_STREAM_BLOCKS_MAX);
+        }
+    }
+}
+
+static void it_refuses_what_is_outside_the_limits(void **state)
+{
+    (void)state;
+    const struct {
+        struct topk_shape shape;
+        const char *named;
+    } wrong[] = {
+        {{.k = 0, .rows = 1, .width = 1, .alignment_bytes = 4}, "k is 0"},
+        {{.k = 16385, .rows = 1, .width = 1, .alignment_bytes = 4}, "16384"},
+        {{.k = 1, .rows = 0, .width = 1, .alignment_bytes = 4}, "rows is 0"},
+        {{.k = 1, .rows = 1, .width = 0, .alignment_bytes = 4}, "width is 0"},
+        {{.k = 1, .rows = 1, .width = 1, .alignment_bytes = 2}, "alignment_bytes is 2"},
+        {{.k = 1, .rows = 1, .width = 1, .alignment_bytes = 12}, "alignment_bytes is 12"},
+        {{.k = 1, .rows = 1, .width = 1, .alignment_bytes = 256}, "alignment_bytes is 256"},
+        {{1, 1, 1, 4, {(enum topk_order)3, TOPK_TIES_ANY}}, "order is 3"},
+        {{1, 1, 1, 4, {TOPK_ORDER_ANY, (enum topk_ties)2}}, "ties is 2"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct topk_plan plan;
+        char detail[TOPK_DETAIL_SIZE] = "";
+        assert_int_equal(topk_plan_make(&wrong[i].shape, &h200, &plan, detail), TOPK_E_INVALID);
+        assert_non_null(strstr(detail, wrong[i].named));
+    }
+    struct topk_shape shape = shape_of(1, 1, 1);
+    struct topk_device old = h200, none = h200;
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    old.compute_major = 7;
+    none.num_multiprocessors = 0;
+    assert_int_equal(topk_plan_make(&shape, &old, &plan, detail), TOPK_E_UNSUPPORTED);
+    assert_non_null(strstr(detail, "7.0"));
+    assert_int_equal(topk_plan_make(&shape, &none, &plan, detail), TOPK_E_INVALID);
+    assert_int_equal(topk_plan_make(NULL, &h200, &plan, detail), TOPK_E_INVALID);
+}
+
+static void it_forces_only_what_serves_the_shape(void **state)
+{
+    (void)state;
+    struct topk_shape wide = shape_of(10, 40000, 100), narrow = shape_of(10, 4000, 100);
+    struct topk_plan plan;
+    assert_int_equal(topk_plan_make_family(&wide, &h200, TOPK_FAMILY_ROW, -1, &plan, NULL),
+                     TOPK_E_UNSUPPORTED);
+    for (int32_t variant = 0; variant < 100; variant++) {
+        enum topk_status status =
+            topk_plan_make_family(&narrow, &h200, TOPK_FAMILY_ROW, variant, &plan, NULL);
+        if (status != TOPK_OK) {
+            assert_int_equal(status, TOPK_E_UNSUPPORTED);
+            assert_in_range(variant, 8, 8); /* the first number that is no policy */
+            break;
+        }
+        assert_int_equal(plan.variant, variant);
+    }
+    assert_int_equal(topk_plan_make_family(&narrow, &h200, TOPK_FAMILY_COUNT, -1, &plan, NULL),
+                     TOPK_E_UNSUPPORTED);
+}
+
+static void it_describes_a_plan_in_one_line(void **state)
+{
+    (void)state;
+    struct topk_plan plan = plan_of(&h200, 512, 131072, 2048);
+    char text[512], tiny[8];
+    topk_plan_describe(&plan, text, sizeof(text));
+    assert_non_null(strstr(text, "family=tiles"));
+    assert_non_null(strstr(text, "k=2048"));
+    assert_null(strchr(text, '\n'));
+    topk_plan_describe(&plan, tiny, sizeof(tiny));
+    assert_int_equal(strlen(tiny), sizeof(tiny) - 1);
+    topk_plan_describe(&plan, NULL, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_takes_short_rows_into_registers),
+        cmocka_unit_test(it_has_a_row_policy_for_few_and_for_many_rows),
+        cmocka_unit_test(it_splits_few_long_rows_and_tiles_many),
+        cmocka_unit_test(it_takes_the_plain_path_above_the_fast_k),
+        cmocka_unit_test(it_needs_no_bulk_copies_before_sm_90),
+        cmocka_unit_test(it_stays_within_the_limits),
+        cmocka_unit_test(it_keeps_groups_of_warps_to_their_own_stages),
+        cmocka_unit_test(it_refuses_what_is_outside_the_limits),
+        cmocka_unit_test(it_forces_only_what_serves_the_shape),
+        cmocka_unit_test(it_describes_a_plan_in_one_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
