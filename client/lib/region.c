@@ -285,11 +285,12 @@ static enum topkd_status unregister(struct topkd_region *region, uint64_t deadli
     uint64_t pause_ns = DRAIN_LOOK_MIN_NS;
     for (;;) {
         enum topkd_status status = call_run(client, &call, detail);
-        if (status != TOPKD_OK || !unregistration.draining) {
+        bool was_draining = unregistration.draining; /* as of this answer, or of the last one */
+        if (!was_draining || (status != TOPKD_OK && status != TOPKD_E_TIMEOUT)) {
             return status;
         }
         uint64_t look_ns = clock_now_ns() + pause_ns;
-        if (look_ns >= deadline_ns) {
+        if (status == TOPKD_E_TIMEOUT || look_ns >= deadline_ns) {
             return fault(detail, TOPKD_E_TIMEOUT,
                          "region %s is still in use by work in flight; try again", region->name);
         }
