@@ -33,8 +33,12 @@ struct topk_ahead topk_ahead_of(const float *row, int32_t length, int32_t row_id
     return (struct topk_ahead){row, topk_sample_view_of(row, length), 0, topk_sample_seed(row_idx)};
 }
 
-void topk_ahead_fetch(struct topk_ahead *ahead, int32_t num_units)
+void topk_ahead_fetch(struct topk_ahead *ahead, int32_t num_scores)
 {
+    if (ahead->row == NULL) {
+        return;
+    }
+    int32_t num_units = num_scores / ahead->view.stratum + 1;
     for (int32_t i = 0; i < num_units && ahead->unit < ahead->view.num_units; i++) {
         int32_t place = topk_sample_place(&ahead->view, ahead->unit++, &ahead->random);
         __builtin_prefetch(ahead->row + place, 0, 2); /* into the second cache: it is used later */

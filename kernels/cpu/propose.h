@@ -71,8 +71,8 @@ struct topk_ahead {
 
 struct topk_ahead topk_ahead_of(const float *row, int32_t length, int32_t row_idx);
 
-/* Asks for the next num_units units, as far as there are any. */
-void topk_ahead_fetch(struct topk_ahead *ahead, int32_t num_units);
+/* Asks for the next units, as many as the sample takes from num_scores scores. */
+void topk_ahead_fetch(struct topk_ahead *ahead, int32_t num_scores);
 
 /* Depths for topk_proposal_boundary. */
 #define TOPK_DEPTH_FIRST 1.0f  /* the boundary of the first pass */

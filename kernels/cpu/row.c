@@ -7,10 +7,9 @@
 #include "cpu/key.h"
 #include "cpu/propose.h"
 
-/* During a pass, after each segment some of the next row's sample is asked for: choices that spread
- * the largest sample over the shortest row with one so large, and most of any other. */
+/* After each segment of a pass, a share of the next row's sample is asked for. Choice: long enough
+ * for its cost to vanish, and four or so lines of memory at once. */
 #define SEGMENT_SCORES 4096
-#define SEGMENT_UNITS 4
 
 /* Rows up to here, and up to one and a half times K, are taken whole: a sample would not pay.
  * Measured, Zen 3, K 64 ... 2048. */
@@ -91,7 +90,7 @@ static bool pass(struct row_work *work, float boundary)
         int32_t end = left > SEGMENT_SCORES ? begin + SEGMENT_SCORES : work->length;
         raised |=
             topk_admit(work->request->isa, work->scores, begin, end, work->request->args.k, list);
-        topk_ahead_fetch(&work->ahead, SEGMENT_UNITS);
+        topk_ahead_fetch(&work->ahead, end - begin);
         begin = end;
     }
     return raised;
