@@ -273,9 +273,9 @@ static void deallocate(struct rpc *rpc)
 
 enum topkd_status rpc_open(const char *url, uint64_t deadline_ns, struct rpc **rpc_p, char *detail)
 {
-    enum topkd_status status = rpc_check_process(detail);
+    enum topkd_status status = check_url(url, detail);
     if (status == TOPKD_OK) {
-        status = check_url(url, detail);
+        status = rpc_check_process(detail); /* last: it notes that NNG is about to be used */
     }
     if (status != TOPKD_OK) {
         return status;
