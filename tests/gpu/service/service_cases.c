@@ -179,6 +179,7 @@ void service_case_late(const struct service_options *options)
         }
         EXPECT(TOPKD_OK, topkd_op_wait(op, 0));
         EXPECT(TOPKD_OK, topkd_op_finish(op, NULL));
+        CU(cuStreamSynchronize(stream));
         service_request_check(&request, 0);
     }
     service_request_close(&request);
