@@ -150,7 +150,9 @@ static void ct_44_a_silent_worker_costs_time_and_slots(void **state)
     struct topkd_op *op;
     struct topkd_result result;
     fake_start(fake, "select:*:silent", NULL);
-    struct topkd_client *client = fake_client(fake, NULL);
+    const struct topkd_client_options options = {.timeout_ms =
+                                                     SHORT_MS}; /* closing waits so long */
+    struct topkd_client *client = fake_client(fake, &options);
     matrix_create(client, 1, 100, 8, &matrix);
     struct topkd_select_request request = matrix_request(&matrix, false);
     request.timeout_ms = 100;
@@ -180,7 +182,9 @@ static void ct_45_deadlines_of_mixed_lengths(void **state)
     struct topkd_op *ops[4];
     static const uint32_t timeouts_ms[4] = {700, 100, 400, 250};
     fake_start(fake, "select:*:silent", NULL);
-    struct topkd_client *client = fake_client(fake, NULL);
+    const struct topkd_client_options options = {.timeout_ms =
+                                                     SHORT_MS}; /* closing waits so long */
+    struct topkd_client *client = fake_client(fake, &options);
     matrix_create(client, 1, 100, 8, &matrix);
     struct topkd_select_request request = matrix_request(&matrix, false);
     uint64_t before_ms = now_ms();

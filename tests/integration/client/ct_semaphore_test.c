@@ -161,7 +161,9 @@ static void ct_85_a_request_whose_wait_failed_fails_alike(void **state)
     struct topkd_semaphore *first, *second;
     struct topkd_op *ops[2];
     fake_start(fake, "select:1:silent", NULL);
-    struct topkd_client *client = fake_client(fake, NULL);
+    const struct topkd_client_options options = {.timeout_ms =
+                                                     SHORT_MS}; /* closing waits so long */
+    struct topkd_client *client = fake_client(fake, &options);
     matrix_create(client, 1, 100, 8, &matrix);
     expect_ok(topkd_semaphore_create(client, &first));
     expect_ok(topkd_semaphore_create(client, &second));
