@@ -172,12 +172,11 @@ struct topk_shape {
     struct topk_options options;
 };
 
-/* Kernel families; the value is stable (it appears in statistics and benchmarks). */
+/* Kernel families; the names are stable (they appear in statistics and benchmarks). */
 #define TOPK_FAMILY_TABLE(X)                                                                       \
     X(TOPK_FAMILY_PLAIN, "plain", "plain exact: any K, any device, several reads of a row")        \
     X(TOPK_FAMILY_ROW, "row", "row-local exact: a row in registers or shared memory, one read")    \
-    X(TOPK_FAMILY_CLUSTER, "cluster", "exact, a cluster of blocks a row")                          \
-    X(TOPK_FAMILY_TILES, "tiles", "sampled boundary, rows cut into tiles shared by all blocks")    \
+    X(TOPK_FAMILY_TILES, "tiles", "sampled boundary, rows end to end in equal shares of a block")  \
     X(TOPK_FAMILY_SPLIT, "split", "sampled boundary, few long rows over the whole device")
 
 enum topk_family {
@@ -194,7 +193,7 @@ struct topk_plan {
     enum topk_family family;
     int32_t variant;         /* index into the family's policy table */
     int32_t num_blocks;      /* blocks of the launch */
-    int32_t cluster_blocks;  /* blocks a cluster, 1 without clusters */
+    int32_t cluster_blocks;  /* blocks a cluster; 1: no family uses clusters */
     int32_t threads;         /* threads a block */
     int32_t sample_stride;   /* 0: no sample; s: about 1/s of a row is sampled */
     int32_t tile_scores;     /* scores a tile, 0 where the family has no tiles */
@@ -240,7 +239,8 @@ TOPK_API enum topk_status topk_cuda_workspace_init(const struct topk_plan *plan,
 /*
  * Enqueues one selection. d_args is a struct topk_args in device memory (aligned to 16 bytes), read
  * when the kernels run, so that a captured graph serves other rows, lengths and pointers on replay.
- * Values in d_args beyond the plan are clamped to it (num_rows, width) and counted, never followed.
+ * Values in d_args beyond the plan are clamped to it (num_rows, width, k) and counted, never
+ * followed. topk_cuda_load must have succeeded for a plan of this family and policy before.
  * Neither allocates, synchronises nor reads back; may be captured. Any thread; the caller orders
  * the use of the workspace.
  */

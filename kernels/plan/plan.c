@@ -72,9 +72,10 @@ static int64_t sort_bytes(const struct topk_shape *shape)
     return shape->options.order == TOPK_ORDER_VALUE ? 8 * entries : 0;
 }
 
-static bool has_clusters(const struct topk_device *device)
+/* Bulk copies to shared memory with a barrier, and programmatic launch: sm_90 and later. */
+static bool has_bulk_copies(const struct topk_device *device)
 {
-    return device->compute_major >= 9; /* and bulk copies, and programmatic launch */
+    return device->compute_major >= 9;
 }
 
 static void plan_begin(const struct topk_shape *shape, const struct topk_device *device,
@@ -90,11 +91,10 @@ static void plan_begin(const struct topk_shape *shape, const struct topk_device 
     plan->family = family;
     plan->cluster_blocks = 1;
     plan->workspace_bytes = 256; /* never 0: a caller may treat 0 as a failed question */
-    plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] = has_clusters(device) ? 1 : 0;
+    plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] = has_bulk_copies(device) ? 1 : 0;
 }
 
-/* ---- one function a family: false when it cannot serve the shape on the device ----------------
- */
+/* ---- one function a family: false when it cannot serve the shape on the device --------------- */
 
 static bool plan_plain(const struct topk_shape *shape, const struct topk_device *device,
                        struct topk_plan *plan)
@@ -173,7 +173,7 @@ static int64_t stream_workspace_bytes(const struct stream_policy *policy, int64_
 static bool plan_stream(const struct topk_shape *shape, const struct topk_device *device,
                         enum topk_family family, int32_t variant, struct topk_plan *plan)
 {
-    if (!has_clusters(device) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
+    if (!has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
         variant >= COUNT(stream_policies)) {
         return false;
     }
@@ -211,8 +211,7 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     return true;
 }
 
-/* ---- checks and the choice --------------------------------------------------------------------
- */
+/* ---- checks and the choice ------------------------------------------------------------------- */
 
 #define REFUSE(...) topk_detail(detail, TOPK_E_INVALID, __VA_ARGS__)
 

@@ -67,8 +67,7 @@ struct cell {
     struct topk_routes routes;
 };
 
-/* ---- arguments ----------------------------------------------------------------------------------
- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static std::vector<std::string> split(const std::string &text)
 {
@@ -282,8 +281,7 @@ static bool override_plan(struct topk_plan &plan, const std::string &field, long
     return false;
 }
 
-/* ---- one cell -----------------------------------------------------------------------------------
- */
+/* ---- one cell -------------------------------------------------------------------------------- */
 
 struct buffers {
     float *scores = nullptr;
@@ -431,8 +429,7 @@ static cell measure(const struct topk_plan &plan, const buffers &b, const shape 
     return cell;
 }
 
-/* ---- output -------------------------------------------------------------------------------------
- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 struct summary {
     double log_floor = 0, log_anchor = 0;
