@@ -76,7 +76,7 @@ static enum topkd_status exec_make(struct device_lane *lane, const struct topk_p
     enum topkd_status status = workspace_get(lane, size_bytes, &workspace, detail);
     if (status != TOPKD_OK)
         return status;
-    /* Loading another plan may have set the kernel's limit of shared memory below this one's. */
+    /* Nothing may be loaded lazily while a stream captures. */
     char reason[TOPK_DETAIL_SIZE] = "";
     if (topk_cuda_load(plan, reason) != TOPK_OK)
         return detail_set(detail, TOPKD_E_UNSUPPORTED, "cannot load the selection: %s", reason);

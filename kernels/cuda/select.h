@@ -49,8 +49,14 @@ static inline cudaError_t select_launch_kernel(Kernel kernel, const struct selec
                                                const struct select_params *params, bool load)
 {
     if (load && launch->shared_bytes > 0) {
-        cudaError_t error = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)launch->shared_bytes);
+        /* Only ever raised: another plan of the same kernel may need more than this one. */
+        cudaFuncAttributes kernel_attributes;
+        cudaError_t error = cudaFuncGetAttributes(&kernel_attributes, kernel);
+        if (error == cudaSuccess &&
+            kernel_attributes.maxDynamicSharedSizeBytes < (int)launch->shared_bytes) {
+            error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)launch->shared_bytes);
+        }
         if (error != cudaSuccess) {
             return error;
         }
