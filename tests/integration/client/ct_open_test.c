@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -221,6 +222,37 @@ static void ct_19_bad_options_are_named(void **state)
     expect_detail("client_p", NULL);
 }
 
+/* As another user than root, which may open everything; in a child, as only that can change users
+ * for good, and before this process uses NNG, see main. */
+static void ct_22_a_socket_of_others(void **state)
+{
+    struct fake *fake = *state;
+    char path[128];
+    int end;
+    if (geteuid() != 0) {
+        print_message("only root can become another user\n");
+        skip();
+    }
+    fake_start(fake, NULL);
+    (void)snprintf(path, sizeof(path), "%s/topkd.sock", fake->folder);
+    assert_int_equal(chmod(path, 0600), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (setgid(65534) != 0 || setuid(65534) != 0) {
+            _exit(2);
+        }
+        uint64_t before_ms = now_ms();
+        if (try_open(fake, 20000) != TOPKD_E_NOT_PERMITTED || now_ms() - before_ms > 10000) {
+            _exit(3); /* or it waited for the deadline, which makes no sense here */
+        }
+        _exit(strstr(topkd_detail(), "uid 65534") && strstr(topkd_detail(), "socket.mode") ? 0 : 4);
+    }
+    assert_int_equal(waitpid(pid, &end, 0), pid);
+    assert_true(WIFEXITED(end));
+    assert_int_equal(WEXITSTATUS(end), 0);
+}
+
 static void ct_20_null_handles_are_answered(void **state)
 {
     (void)state;
@@ -266,6 +298,7 @@ static void ct_21_every_status_has_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(ct_22_a_socket_of_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ct_10_opens_and_describes_the_session, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ct_11_without_a_daemon_tries_until_the_deadline, set_up,
                                         tear_down),
