@@ -33,17 +33,34 @@ daemon_pid=
 client_pids=()
 folder=
 
-# Ends what this script started and removes what it made, on every way out.
+# Ends what this script started and removes what it made, on every way out. The clients first: the
+# daemon removes the shared memory of a client that has died.
 clean_up() {
     local pid
     trap - EXIT INT TERM HUP
-    for pid in "${client_pids[@]}" ${daemon_pid:+"$daemon_pid"}; do
+    for pid in "${client_pids[@]}"; do
         kill -KILL "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     done
+    if [[ -n $daemon_pid ]]; then
+        kill -TERM "$daemon_pid" 2>/dev/null || true
+        wait_for_end "$end_within_s" "$daemon_pid" || kill -KILL "$daemon_pid" 2>/dev/null || true
+        wait "$daemon_pid" 2>/dev/null || true
+    fi
     if [[ -n $folder ]]; then
         rm -rf -- "$folder"
     fi
+}
+
+# Waits up to $1 seconds for process $2 to end. 0 when it has.
+wait_for_end() {
+    local deadline=$((SECONDS + $1))
+    while kill -0 "$2" 2>/dev/null; do
+        if ((SECONDS >= deadline)); then
+            return 1
+        fi
+        sleep 0.05
+    done
 }
 
 build_all() {
@@ -58,17 +75,6 @@ build_all() {
         tail -n 30 "$log" >&2
         die "the build failed; all of its output is in $log"
     fi
-}
-
-# Waits up to $1 seconds for process $2 to end. 0 when it has.
-wait_for_end() {
-    local deadline=$((SECONDS + $1))
-    while kill -0 "$2" 2>/dev/null; do
-        if ((SECONDS >= deadline)); then
-            return 1
-        fi
-        sleep 0.05
-    done
 }
 
 start_daemon() {
