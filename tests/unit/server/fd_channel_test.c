@@ -69,6 +69,14 @@ static int connect_to(const struct fixture *fixture)
     return fd;
 }
 
+/* The channel's thread takes in and closes descriptors in its own time: 3 s for it. */
+static void wait_for_fds(struct fd_channel *channel, uint32_t num_fds)
+{
+    for (int i = 0; i < 300 && fd_channel_num_fds(channel) != num_fds; i++)
+        usleep(10000);
+    assert_int_equal(fd_channel_num_fds(channel), num_fds);
+}
+
 static int memory_file(off_t size)
 {
     int fd = memfd_create("test", MFD_CLOEXEC);
@@ -203,9 +211,7 @@ static void a_ticket_expires(void **state)
     struct fd_bundle *bundle;
     char detail[256] = "";
     struct fd_answer answer = offer(fixture, 1, 3);
-    for (int i = 0; i < 300 && fd_channel_num_fds(fixture->channel) > 0; i++)
-        usleep(10000);
-    assert_int_equal(fd_channel_num_fds(fixture->channel), 0);
+    wait_for_fds(fixture->channel, 0);
     assert_int_equal(
         fd_channel_take(fixture->channel, answer.ticket, &fixture->self, &bundle, detail),
         TOPKD_E_MAP_FAILED);
@@ -230,7 +236,7 @@ static void foreign_packets_are_refused(void **state)
             send_packet(socket_fd, &packets[0], 8, &fd, 1);
         struct fd_answer answer = receive(socket_fd, &extra);
         assert_int_equal(answer.status, TOPKD_E_PROTOCOL);
-        assert_int_equal(fd_channel_num_fds(fixture->channel), 0);
+        wait_for_fds(fixture->channel, 0);
         close(fd);
         close(socket_fd);
     }
@@ -241,14 +247,14 @@ static void limits_hold(void **state)
     struct fixture *fixture = *state;
     struct fd_answer answer = offer(fixture, 17, FD_PACKET_FDS_MAX); /* 1088 of 1024 */
     assert_int_equal(answer.status, TOPKD_E_LIMIT);
-    assert_int_equal(fd_channel_num_fds(fixture->channel), 0);
+    wait_for_fds(fixture->channel, 0);
     for (uint32_t i = 0; i < FD_CHANNEL_PEER_TICKETS_MAX; i++) {
         answer = offer(fixture, 1, 1);
         assert_int_equal(answer.status, TOPKD_OK);
     }
     answer = offer(fixture, 1, 1);
     assert_int_equal(answer.status, TOPKD_E_BUSY);
-    assert_int_equal(fd_channel_num_fds(fixture->channel), FD_CHANNEL_PEER_TICKETS_MAX);
+    wait_for_fds(fixture->channel, FD_CHANNEL_PEER_TICKETS_MAX); /* closed after the answer */
 }
 
 static void a_peer_that_hangs_up_leaves_nothing(void **state)
@@ -257,13 +263,9 @@ static void a_peer_that_hangs_up_leaves_nothing(void **state)
     int socket_fd = connect_to(fixture), fd = memory_file(4096);
     struct fd_packet packet = offer_of(1, false);
     send_packet(socket_fd, &packet, sizeof(packet), &fd, 1);
-    for (int i = 0; i < 300 && fd_channel_num_fds(fixture->channel) == 0; i++)
-        usleep(10000);
-    assert_int_equal(fd_channel_num_fds(fixture->channel), 1);
+    wait_for_fds(fixture->channel, 1);
     close(socket_fd);
-    for (int i = 0; i < 300 && fd_channel_num_fds(fixture->channel) > 0; i++)
-        usleep(10000);
-    assert_int_equal(fd_channel_num_fds(fixture->channel), 0);
+    wait_for_fds(fixture->channel, 0);
     close(fd);
 }
 
