@@ -103,9 +103,12 @@ main() {
         fi
     done
     mkdir -p "$build/fuzz"
-    "$build/bin/fuzz_seeds" "$build/fuzz/seeds"
-    mkdir -p "$build/fuzz/seeds/settings"
-    cp "$root"/config/*.yaml "$build/fuzz/seeds/settings/"
+    ( # several of these may run at once
+        flock 9
+        "$build/bin/fuzz_seeds" "$build/fuzz/seeds"
+        mkdir -p "$build/fuzz/seeds/settings"
+        cp "$root"/config/*.yaml "$build/fuzz/seeds/settings/"
+    ) 9>"$build/fuzz/seeds.lock"
     local found=no
     for target in "${targets[@]}"; do
         search "$build" "$seconds" "$target" || found=yes

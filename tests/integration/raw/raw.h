@@ -51,6 +51,7 @@ uint32_t raw_shm_num_objects(const char *prefix);
 
 struct raw_client {
     nng_socket socket;
+    nng_dialer dialer;
     uint64_t session, sequence, epoch; /* `sequence`: the last one used */
     struct wire_hello_reply hello;
     struct wire_semaphore *semaphores; /* mapped after raw_hello */

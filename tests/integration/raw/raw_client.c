@@ -25,7 +25,7 @@ void raw_connect(struct raw_client *client, const struct raw_worker *worker)
     assert_int_equal(nng_req0_open(&client->socket), 0);
     assert_int_equal(
         nng_socket_set_ms(client->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE), 0);
-    assert_int_equal(nng_dial(client->socket, worker->url, NULL, 0), 0);
+    assert_int_equal(nng_dial(client->socket, worker->url, &client->dialer, 0), 0);
 }
 
 static void *map_shared(const struct wire_memory *memory)
@@ -47,6 +47,7 @@ static void *map_shared(const struct wire_memory *memory)
 
 void raw_disconnect(struct raw_client *client)
 {
+    nng_dialer_close(client->dialer); /* NNG leaks a connection it dials while its socket closes */
     nng_close(client->socket);
     if (client->semaphores != NULL)
         munmap(client->semaphores, client->hello.semaphores.allocation_bytes);
