@@ -297,7 +297,7 @@ static void answer_error(struct connection *connection, enum topkd_status status
                          const char *detail)
 {
     struct fd_answer answer = {.status = status};
-    strncpy(answer.detail, detail, sizeof(answer.detail) - 1);
+    memcpy(answer.detail, detail, strnlen(detail, sizeof(answer.detail) - 1)); /* cut to fit */
     answer_send(connection, &answer, -1);
 }
 
