@@ -98,6 +98,22 @@ static bool check_select(const struct wire_select_request *select, char *detail)
     return true;
 }
 
+static bool check_select_batch(const struct wire_select_batch_request *batch, char *detail)
+{
+    uint64_t num_lengths = 0;
+    if (!check_count("selects", batch->num_selects, WIRE_BATCH_MAX, detail))
+        return false;
+    for (uint32_t i = 0; i < batch->num_selects; i++) {
+        if (!check_select(&batch->selects[i], detail))
+            return false;
+        num_lengths += batch->selects[i].num_lengths;
+    }
+    if (num_lengths > WIRE_LENGTHS_MAX)
+        return wire_fail(detail, "lengths_inline: %llu entries in a batch, at most %u together",
+                         (unsigned long long)num_lengths, WIRE_LENGTHS_MAX);
+    return true;
+}
+
 static bool check_register(const struct wire_register_request *reg, char *detail)
 {
     if (reg->access != WIRE_ACCESS_READ && reg->access != WIRE_ACCESS_READ_WRITE)
@@ -118,6 +134,8 @@ bool wire_request_check(const struct wire_request *request, char *detail)
         return check_register(&request->u.reg, detail);
     case WIRE_SELECT:
         return check_select(&request->u.select, detail);
+    case WIRE_SELECT_BATCH:
+        return check_select_batch(&request->u.select_batch, detail);
     case WIRE_LANE_OPEN:
         return check_select(&request->u.lane_open.shape, detail);
     case WIRE_PING:
@@ -170,6 +188,21 @@ static bool check_sessions_reply(const struct wire_sessions_reply *reply, char *
     return true;
 }
 
+static bool check_select_batch_reply(const struct wire_select_batch_reply *reply, char *detail)
+{
+    if (!check_count("answers", reply->num_answers, WIRE_BATCH_MAX, detail))
+        return false;
+    for (uint32_t i = 0; i < reply->num_answers; i++) {
+        const struct wire_select_answer *answer = &reply->answers[i];
+        if (!wire_status_known(answer->status))
+            return wire_fail(detail, "status: %u is not a status of this version",
+                             (unsigned)answer->status);
+        if (!check_terminated("detail", answer->detail, WIRE_DETAIL_SIZE, detail))
+            return false;
+    }
+    return true;
+}
+
 bool wire_reply_check(const struct wire_reply *reply, char *detail)
 {
     if (!wire_status_known(reply->status))
@@ -195,6 +228,8 @@ bool wire_reply_check(const struct wire_reply *reply, char *detail)
         return check_count("buckets", reply->u.stats.num_buckets, WIRE_BUCKETS_MAX, detail);
     case WIRE_SESSIONS:
         return check_sessions_reply(&reply->u.sessions, detail);
+    case WIRE_SELECT_BATCH:
+        return check_select_batch_reply(&reply->u.select_batch, detail);
     case WIRE_PING:
     case WIRE_REGISTER:
     case WIRE_UNREGISTER:

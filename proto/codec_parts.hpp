@@ -1,5 +1,6 @@
 /*
- * codec_parts.hpp - what the bodies of messages have in common: numbers, texts, memory, references.
+ * codec_parts.hpp - what the bodies of messages have in common: numbers, texts, memory, references,
+ * statuses, rows.
  *
  * Everywhere: encode(builder, struct) appends to the message and returns where; decode(table,
  * struct, detail) fills a struct that is zero, and is false with the detail text when something
@@ -52,6 +53,23 @@ bool decode_text(const String *text, char (&to)[N], const char *field, char *det
     if (memchr(text->c_str(), '\0', text->size()))
         return wire_fail(detail, "%s: a zero byte inside the text", field);
     memcpy(to, text->c_str(), text->size());
+    return true;
+}
+
+/* The status of a reply; one that this version has no name for keeps its number in the text. */
+inline bool decode_status(uint32_t number, const String *text, enum topkd_status &status,
+                          char (&to)[WIRE_DETAIL_SIZE], char *detail)
+{
+    if (!decode_text(text, to, "detail", detail))
+        return false;
+    if (wire_status_known(number)) {
+        put_enum(status, number);
+        return true;
+    }
+    char newer[WIRE_DETAIL_SIZE];
+    memcpy(newer, to, sizeof(newer));
+    status = TOPKD_E_VERSION;
+    wire_fail(to, "status %u of a newer topkd: %.200s", number, newer);
     return true;
 }
 
@@ -110,6 +128,43 @@ inline void decode(const fb::SemaphoreRef *t, wire_semaphore_ref &m)
 {
     if (t)
         m = {t->index(), t->value()};
+}
+
+/* What may be a row; the templates below must know them. */
+#define ROW_CODEC(table, record)                                                                   \
+    Offset<fb::table> encode(FlatBufferBuilder &fbb, const record &m);                             \
+    bool decode(const fb::table &t, record &m, char *detail);
+ROW_CODEC(SelectRequest, wire_select_request)
+ROW_CODEC(SelectAnswer, wire_select_answer)
+ROW_CODEC(Device, wire_device)
+ROW_CODEC(BucketStats, wire_bucket_stats)
+ROW_CODEC(Session, wire_session)
+#undef ROW_CODEC
+
+/* A vector of tables, from an array of structs; N bounds the offsets kept on the stack. */
+template <class T, size_t N, class M>
+Offset<Vector<Offset<T>>> encode_rows(FlatBufferBuilder &fbb, const M (&rows)[N], uint32_t num_rows)
+{
+    Offset<T> offsets[N];
+    for (uint32_t i = 0; i < num_rows; i++)
+        offsets[i] = encode(fbb, rows[i]);
+    return fbb.CreateVector(offsets, num_rows);
+}
+
+template <class T, size_t N, class M>
+bool decode_rows(const Vector<Offset<T>> *rows, M (&to)[N], uint32_t &num_rows, const char *field,
+                 char *detail)
+{
+    if (!rows)
+        return true;
+    if (rows->size() > N)
+        return wire_fail(detail, "%s: %u entries, at most %zu", field, rows->size(), N);
+    num_rows = rows->size();
+    for (uint32_t i = 0; i < num_rows; i++) {
+        if (!decode(*rows->Get(i), to[i], detail))
+            return false;
+    }
+    return true;
 }
 
 } // namespace topkd_codec

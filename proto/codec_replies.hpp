@@ -12,7 +12,8 @@ namespace topkd_codec
 /* clang-format off */
 #define LIMITS_FIELDS(X)                                                                           \
     X(region_bytes_max) X(rows_max) X(width_max) X(arena_slot_bytes) X(regions_max)                \
-    X(outstanding_max) X(semaphores) X(lanes_max) X(k_max) X(timeout_ms_max) X(arena_slots)
+    X(outstanding_max) X(semaphores) X(lanes_max) X(k_max) X(timeout_ms_max) X(arena_slots)        \
+    X(batch_max)
 #define DEVICE_FIELDS(X) X(epoch) X(restarts) X(pid)
 #define REGISTER_REPLY_FIELDS(X) X(region) X(generation)
 #define SELECT_REPLY_FIELDS(X)                                                                     \
@@ -113,32 +114,6 @@ inline bool decode(const fb::Session &t, wire_session &m, char *detail)
     return decode_text(t.client_name(), m.client_name, "client_name", detail);
 }
 
-/* A vector of tables, from an array of structs; N bounds the offsets kept on the stack. */
-template <class T, size_t N, class M>
-Offset<Vector<Offset<T>>> encode_rows(FlatBufferBuilder &fbb, const M (&rows)[N], uint32_t num_rows)
-{
-    Offset<T> offsets[N];
-    for (uint32_t i = 0; i < num_rows; i++)
-        offsets[i] = encode(fbb, rows[i]);
-    return fbb.CreateVector(offsets, num_rows);
-}
-
-template <class T, size_t N, class M>
-bool decode_rows(const Vector<Offset<T>> *rows, M (&to)[N], uint32_t &num_rows, const char *field,
-                 char *detail)
-{
-    if (!rows)
-        return true;
-    if (rows->size() > N)
-        return wire_fail(detail, "%s: %u entries, at most %zu", field, rows->size(), N);
-    num_rows = rows->size();
-    for (uint32_t i = 0; i < num_rows; i++) {
-        if (!decode(*rows->Get(i), to[i], detail))
-            return false;
-    }
-    return true;
-}
-
 inline Offset<fb::DevicesReply> encode(FlatBufferBuilder &fbb, const wire_devices_reply &m)
 {
     const auto devices = encode_rows<fb::Device>(fbb, m.devices, m.num_devices);
@@ -185,6 +160,35 @@ inline bool decode(const fb::SelectReply &t, wire_select_reply &m, char *)
 {
     SELECT_REPLY_FIELDS(GET_FIELD)
     return true;
+}
+
+inline Offset<fb::SelectAnswer> encode(FlatBufferBuilder &fbb, const wire_select_answer &m)
+{
+    const auto text = encode_text(fbb, m.detail);
+    const auto select = m.status == TOPKD_OK ? encode(fbb, m.select) : Offset<fb::SelectReply>();
+    return fb::CreateSelectAnswer(fbb, static_cast<uint32_t>(m.status), text, select);
+}
+
+inline bool decode(const fb::SelectAnswer &t, wire_select_answer &m, char *detail)
+{
+    if (!decode_status(t.status(), t.detail(), m.status, m.detail, detail))
+        return false;
+    if (m.status != TOPKD_OK)
+        return true;
+    if (!t.select())
+        return wire_fail(detail, "answers: one with the status ok has no body");
+    return decode(*t.select(), m.select, detail);
+}
+
+inline Offset<fb::SelectBatchReply> encode(FlatBufferBuilder &fbb, const wire_select_batch_reply &m)
+{
+    const auto answers = encode_rows<fb::SelectAnswer>(fbb, m.answers, m.num_answers);
+    return fb::CreateSelectBatchReply(fbb, answers);
+}
+
+inline bool decode(const fb::SelectBatchReply &t, wire_select_batch_reply &m, char *detail)
+{
+    return decode_rows(t.answers(), m.answers, m.num_answers, "answers", detail);
 }
 
 inline Offset<fb::LaneOpenReply> encode(FlatBufferBuilder &fbb, const wire_lane_open_reply &m)

@@ -147,6 +147,18 @@ inline bool decode(const fb::LaneCloseRequest &t, wire_lane_close_request &m, ch
     return true;
 }
 
+inline Offset<fb::SelectBatchRequest> encode(FlatBufferBuilder &fbb,
+                                             const wire_select_batch_request &m)
+{
+    const auto selects = encode_rows<fb::SelectRequest>(fbb, m.selects, m.num_selects);
+    return fb::CreateSelectBatchRequest(fbb, selects);
+}
+
+inline bool decode(const fb::SelectBatchRequest &t, wire_select_batch_request &m, char *detail)
+{
+    return decode_rows(t.selects(), m.selects, m.num_selects, "selects", detail);
+}
+
 inline Offset<fb::DrainRequest> encode(FlatBufferBuilder &fbb, const wire_drain_request &m)
 {
     return fb::CreateDrainRequest(fbb, m.deadline_ms);

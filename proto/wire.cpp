@@ -16,7 +16,8 @@ using namespace topkd_codec;
 
 static_assert(FLATBUFFERS_LITTLEENDIAN, "inline lengths are read in place: little endian only");
 static_assert(static_cast<unsigned>(fb::Kind::Drain) == WIRE_DRAIN, "kinds as in the C header");
-static_assert(static_cast<unsigned>(fb::Kind::MAX) == WIRE_DRAIN, "kinds as in the C header");
+static_assert(static_cast<unsigned>(fb::Kind::MAX) == WIRE_SELECT_BATCH,
+              "kinds as in the C header");
 static_assert(static_cast<unsigned>(fb::DeviceKind::MAX) == WIRE_DEVICE_CUDA);
 static_assert(static_cast<unsigned>(fb::DeviceState::MAX) == WIRE_DEVICE_DOWN);
 static_assert(static_cast<unsigned>(fb::MemoryKind::MAX) == WIRE_MEMORY_CUDA_FD);
@@ -71,7 +72,8 @@ class Room final : public flatbuffers::Allocator
     X(WIRE_RELEASE, ReleaseRequest, release)                                                       \
     X(WIRE_LANE_OPEN, LaneOpenRequest, lane_open)                                                  \
     X(WIRE_LANE_CLOSE, LaneCloseRequest, lane_close)                                               \
-    X(WIRE_DRAIN, DrainRequest, drain)
+    X(WIRE_DRAIN, DrainRequest, drain)                                                             \
+    X(WIRE_SELECT_BATCH, SelectBatchRequest, select_batch)
 
 #define REPLY_BODIES(X)                                                                            \
     X(WIRE_HELLO, HelloReply, hello)                                                               \
@@ -81,7 +83,8 @@ class Room final : public flatbuffers::Allocator
     X(WIRE_SELECT, SelectReply, select)                                                            \
     X(WIRE_LANE_OPEN, LaneOpenReply, lane_open)                                                    \
     X(WIRE_STATS, StatsReply, stats)                                                               \
-    X(WIRE_SESSIONS, SessionsReply, sessions)
+    X(WIRE_SESSIONS, SessionsReply, sessions)                                                      \
+    X(WIRE_SELECT_BATCH, SelectBatchReply, select_batch)
 
 #define ENCODE_BODY(value, table, member)                                                          \
     case value:                                                                                    \
@@ -254,23 +257,6 @@ enum topkd_status wire_request_decode(const void *bytes, size_t size, struct wir
     return TOPKD_E_PROTOCOL;
 }
 
-/* The status of a reply; one that this version has no name for keeps its number in the detail. */
-static bool decode_status(const fb::Reply &answer, wire_reply *reply, char *detail)
-{
-    if (!decode_text(answer.detail(), reply->detail, "detail", detail))
-        return false;
-    const uint32_t status = answer.status();
-    if (wire_status_known(status)) {
-        put_enum(reply->status, status);
-        return true;
-    }
-    char text[WIRE_DETAIL_SIZE];
-    memcpy(text, reply->detail, sizeof(text));
-    reply->status = TOPKD_E_VERSION;
-    wire_fail(reply->detail, "status %u of a newer topkd: %.200s", status, text);
-    return true;
-}
-
 enum topkd_status wire_reply_decode(const void *bytes, size_t size, struct wire_buffer *buffer,
                                     struct wire_reply *reply, char *detail)
 {
@@ -294,7 +280,7 @@ enum topkd_status wire_reply_decode(const void *bytes, size_t size, struct wire_
         return TOPKD_E_UNSUPPORTED;
     }
     put_enum(reply->kind, kind);
-    if (decode_status(*answer, reply, detail) &&
+    if (decode_status(answer->status(), answer->detail(), reply->status, reply->detail, detail) &&
         (reply->status != TOPKD_OK || decode_reply_body(*answer, *reply, detail)) &&
         wire_reply_check(reply, detail))
         return TOPKD_OK;

@@ -133,6 +133,7 @@ static enum topkd_status answer(struct supervisor *supervisor, const struct peer
     case WIRE_REGISTER:
     case WIRE_UNREGISTER:
     case WIRE_SELECT:
+    case WIRE_SELECT_BATCH:
     case WIRE_RELEASE:
     case WIRE_LANE_OPEN:
     case WIRE_LANE_CLOSE:

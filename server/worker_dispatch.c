@@ -245,6 +245,11 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
     switch (message->kind) {
     case WIRE_PING:
         return false;
+    case WIRE_SELECT_BATCH:
+        reply->status = detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
+                                   "this worker takes one select a message "
+                                   "(limits.batch_max of the session is 0)");
+        return false;
     case WIRE_STATS:
         worker_stats(worker, &reply->u.stats);
         return false;

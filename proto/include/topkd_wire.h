@@ -27,6 +27,7 @@ extern "C" {
 #define WIRE_VERSION 1u
 #define WIRE_MESSAGE_SIZE_MAX 65536u /* bytes; NNG_OPT_RECVMAXSZ on both sides */
 #define WIRE_LENGTHS_MAX 8192u       /* inline valid lengths a Select may carry (32 KiB) */
+#define WIRE_BATCH_MAX 16u           /* Selects of one SelectBatch; choice: 5 KiB of structs */
 #define WIRE_NAME_SIZE 64u           /* client, device and object names, terminator included */
 #define WIRE_URL_SIZE 128u
 #define WIRE_DETAIL_SIZE 256u
@@ -54,7 +55,8 @@ extern "C" {
     X(WIRE_LANE_CLOSE, 9, "lane_close")                                                            \
     X(WIRE_STATS, 10, "stats")                                                                     \
     X(WIRE_SESSIONS, 11, "sessions")                                                               \
-    X(WIRE_DRAIN, 12, "drain")
+    X(WIRE_DRAIN, 12, "drain")                                                                     \
+    X(WIRE_SELECT_BATCH, 13, "select_batch")
 
 enum wire_kind {
 #define WIRE_KIND_ENUM(name, number, text) name = number,
@@ -110,6 +112,7 @@ struct wire_limits {
     uint64_t rows_max, width_max;
     uint32_t arena_slots;      /* slots of the session's output arena */
     uint64_t arena_slot_bytes; /* bytes a slot */
+    uint32_t batch_max;        /* Selects that a SelectBatch may carry; 0: no such message here */
 };
 
 struct wire_hello_request {
@@ -220,6 +223,30 @@ struct wire_select_reply {
     uint64_t queued_ns, run_ns; /* DONE: time queued (waits included) and time selecting */
 };
 
+/*
+ * Several Selects in one message, to be answered by one: what many requests in flight cost in
+ * messages and wake-ups is then paid once. That of index i has the sequence of the message + i, and
+ * each is what a Select of its own would have been: taken in, refused, and kept in the memory of
+ * replies by its own number. The reply comes when the last of them has its answer, so a request
+ * that may wait long for its semaphore is better sent alone. All inline lengths together are at
+ * most WIRE_LENGTHS_MAX.
+ */
+struct wire_select_batch_request {
+    uint32_t num_selects;
+    struct wire_select_request selects[WIRE_BATCH_MAX];
+};
+
+struct wire_select_answer {
+    enum topkd_status status;
+    char detail[WIRE_DETAIL_SIZE];   /* "" when ok */
+    struct wire_select_reply select; /* valid when status is TOPKD_OK */
+};
+
+struct wire_select_batch_reply {
+    uint32_t num_answers; /* as many as selects, in their order */
+    struct wire_select_answer answers[WIRE_BATCH_MAX];
+};
+
 struct wire_release_request {
     uint64_t lease;
 };
@@ -283,7 +310,8 @@ struct wire_drain_request {
 
 struct wire_request {
     uint64_t session;  /* 0 before Hello was answered */
-    uint64_t sequence; /* grows by one a request of a session; 0 in requests without session */
+    uint64_t sequence; /* grows by one a request of a session; 0 in requests without session. A
+                        * SelectBatch takes as many numbers as it has selects. */
     uint64_t epoch;    /* of the worker, as Hello said */
     enum wire_kind kind;
     union {
@@ -295,6 +323,7 @@ struct wire_request {
         struct wire_lane_open_request lane_open;
         struct wire_lane_close_request lane_close;
         struct wire_drain_request drain;
+        struct wire_select_batch_request select_batch;
     } u; /* PING, DEVICES, STATS and SESSIONS have no body */
 };
 
@@ -312,6 +341,7 @@ struct wire_reply {
         struct wire_lane_open_reply lane_open;
         struct wire_stats_reply stats;
         struct wire_sessions_reply sessions;
+        struct wire_select_batch_reply select_batch;
     } u; /* PING, RELEASE, LANE_CLOSE and DRAIN have no body */
 };
 

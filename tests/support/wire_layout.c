@@ -42,7 +42,8 @@ LAYOUT(memory, wire_memory, memory_fields);
 #define STRUCT wire_limits
 static const struct field limits_fields[] = {
     U(regions_max), U(outstanding_max), U(semaphores), U(lanes_max), U(k_max), U(timeout_ms_max),
-    U(region_bytes_max), U(rows_max), U(width_max), U(arena_slots), U(arena_slot_bytes)};
+    U(region_bytes_max), U(rows_max), U(width_max), U(arena_slots), U(arena_slot_bytes),
+    U(batch_max)};
 #undef STRUCT
 LAYOUT(limits, wire_limits, limits_fields);
 
@@ -87,6 +88,12 @@ static const struct field select_request_fields[] = {
     U(timeout_ms)};
 #undef STRUCT
 LAYOUT(select_request, wire_select_request, select_request_fields);
+
+#define STRUCT wire_select_batch_request
+static const struct field select_batch_request_fields[] = {
+    C(num_selects, WIRE_BATCH_MAX), R(selects, select_request, WIRE_BATCH_MAX)};
+#undef STRUCT
+LAYOUT(select_batch_request, wire_select_batch_request, select_batch_request_fields);
 
 #define STRUCT wire_release_request
 static const struct field release_request_fields[] = {U(lease)};
@@ -147,6 +154,18 @@ static const struct field select_reply_fields[] = {
 #undef STRUCT
 LAYOUT(select_reply, wire_select_reply, select_reply_fields);
 
+#define STRUCT wire_select_answer
+static const struct field select_answer_fields[] = {
+    E(status, TOPKD_E_CLOSED), T(detail), L(select, select_reply)};
+#undef STRUCT
+LAYOUT(select_answer, wire_select_answer, select_answer_fields);
+
+#define STRUCT wire_select_batch_reply
+static const struct field select_batch_reply_fields[] = {
+    C(num_answers, WIRE_BATCH_MAX), R(answers, select_answer, WIRE_BATCH_MAX)};
+#undef STRUCT
+LAYOUT(select_batch_reply, wire_select_batch_reply, select_batch_reply_fields);
+
 #define STRUCT wire_lane_open_reply
 static const struct field lane_open_reply_fields[] = {
     U(lane), L(mailbox, memory), U(mailbox_offset)};
@@ -188,7 +207,7 @@ LAYOUT(sessions_reply, wire_sessions_reply, sessions_reply_fields);
 
 #define STRUCT wire_request
 static const struct field request_header_fields[] = {
-    U(session), U(sequence), U(epoch), FIELD(kind, .type = FIELD_ENUM, .limit = WIRE_DRAIN)};
+    U(session), U(sequence), U(epoch), FIELD(kind, .type = FIELD_ENUM, .limit = WIRE_SELECT_BATCH)};
 #undef STRUCT
 const struct layout layout_request_header = {
     "wire_request", offsetof(struct wire_request, u), _Alignof(struct wire_request),
@@ -196,7 +215,7 @@ const struct layout layout_request_header = {
 
 #define STRUCT wire_reply
 static const struct field reply_header_fields[] = {
-    U(session), U(sequence), U(epoch), FIELD(kind, .type = FIELD_ENUM, .limit = WIRE_DRAIN),
+    U(session), U(sequence), U(epoch), FIELD(kind, .type = FIELD_ENUM, .limit = WIRE_SELECT_BATCH),
     FIELD(status, .type = FIELD_ENUM, .limit = TOPKD_E_CLOSED), T(detail)};
 #undef STRUCT
 const struct layout layout_reply_header = {
@@ -224,6 +243,8 @@ const struct layout *layout_request_body(enum wire_kind kind)
         return &lane_close_request;
     case WIRE_DRAIN:
         return &drain_request;
+    case WIRE_SELECT_BATCH:
+        return &select_batch_request;
     case WIRE_PING:
     case WIRE_DEVICES:
     case WIRE_STATS:
@@ -252,6 +273,8 @@ const struct layout *layout_reply_body(enum wire_kind kind)
         return &stats_reply;
     case WIRE_SESSIONS:
         return &sessions_reply;
+    case WIRE_SELECT_BATCH:
+        return &select_batch_reply;
     case WIRE_PING:
     case WIRE_RELEASE:
     case WIRE_LANE_CLOSE:

@@ -170,6 +170,27 @@ static void settle_lengths(struct wire_select_request *select, uint64_t seed)
         select->num_lengths = 0;
 }
 
+/* Of a batch: as many lengths together as fit, and of an answer without a body none. */
+static void settle_batch(struct wire_select_batch_request *batch, uint64_t seed)
+{
+    uint32_t left = WIRE_LENGTHS_MAX;
+    for (uint32_t i = 0; i < batch->num_selects; i++) {
+        struct wire_select_request *select = &batch->selects[i];
+        if (select->num_lengths > left)
+            select->num_lengths = left;
+        settle_lengths(select, seed + i);
+        left -= select->num_lengths;
+    }
+}
+
+static void settle_answers(struct wire_select_batch_reply *batch)
+{
+    for (uint32_t i = 0; i < batch->num_answers; i++) {
+        if (batch->answers[i].status != TOPKD_OK)
+            memset(&batch->answers[i].select, 0, sizeof(batch->answers[i].select));
+    }
+}
+
 void sample_request(enum wire_kind kind, enum sample_mode mode, uint64_t seed,
                     struct wire_request *request)
 {
@@ -183,6 +204,8 @@ void sample_request(enum wire_kind kind, enum sample_mode mode, uint64_t seed,
         settle_lengths(&request->u.select, seed);
     if (kind == WIRE_LANE_OPEN)
         settle_lengths(&request->u.lane_open.shape, seed);
+    if (kind == WIRE_SELECT_BATCH)
+        settle_batch(&request->u.select_batch, seed);
 }
 
 void sample_reply(enum wire_kind kind, enum topkd_status status, enum sample_mode mode,
@@ -195,6 +218,8 @@ void sample_reply(enum wire_kind kind, enum topkd_status status, enum sample_mod
     const struct layout *body = status == TOPKD_OK ? layout_reply_body(kind) : NULL;
     if (body)
         fill(body, &reply->u, mode, seed_of(seed, body->name, 0));
+    if (body && kind == WIRE_SELECT_BATCH)
+        settle_answers(&reply->u.select_batch);
 }
 
 /* ---- Compare ----------------------------------------------------------------------------------

@@ -52,6 +52,6 @@ refuses "union members swapped" \
 refuses "a union member removed" '/^union RequestBody/,/^}/{/HelloRequest/d}'
 accepts "a field appended" '/^table ReleaseRequest/,/^}/s/^}/  appended:ulong;\n}/'
 accepts "an enum value appended" 's/CudaFd = 3 }/CudaFd = 3, Future = 4 }/'
-accepts "a union member appended" '/^union RequestBody/,/^}/s/DrainRequest/&, UnregisterRequest2/
+accepts "a union member appended" '/^union RequestBody/,/^}/s/  SelectBatchRequest/&, UnregisterRequest2/
     s/^table UnregisterRequest {/table UnregisterRequest2 { region:ulong; }\n&/'
 echo "the schema is an evolution of its first version"

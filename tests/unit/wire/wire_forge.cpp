@@ -100,6 +100,15 @@ Message lane_open(Builder &b, flatbuffers::Offset<fb::SelectRequest> shape)
     return request(b, WIRE_LANE_OPEN, fb::RequestBody::LaneOpenRequest, body.Union());
 }
 
+Message batch(Builder &b, size_t num_selects, const SelectChoice &choice)
+{
+    std::vector<flatbuffers::Offset<fb::SelectRequest>> selects;
+    for (size_t i = 0; i < num_selects; i++)
+        selects.push_back(select_body(b, choice));
+    const auto body = fb::CreateSelectBatchRequest(b, b.CreateVector(selects));
+    return request(b, WIRE_SELECT_BATCH, fb::RequestBody::SelectBatchRequest, body.Union());
+}
+
 /* A body with a field that this version does not know, as a newer peer would send it. */
 Message newer_release(Builder &b)
 {
@@ -161,6 +170,16 @@ Message lane_open_reply(Builder &b, size_t handle_bytes)
     return reply(b, WIRE_LANE_OPEN, fb::ReplyBody::LaneOpenReply, body.Union());
 }
 
+/* Answers without bodies. */
+Message batch_reply(Builder &b, size_t num_answers, uint32_t status, const std::string &detail)
+{
+    std::vector<flatbuffers::Offset<fb::SelectAnswer>> answers;
+    for (size_t i = 0; i < num_answers; i++)
+        answers.push_back(fb::CreateSelectAnswer(b, status, b.CreateString(detail)));
+    const auto body = fb::CreateSelectBatchReply(b, b.CreateVector(answers));
+    return reply(b, WIRE_SELECT_BATCH, fb::ReplyBody::SelectBatchReply, body.Union());
+}
+
 /* A small body that is right, for kinds that want another. */
 Body small_request_body(Builder &b)
 {
@@ -203,19 +222,22 @@ constexpr topkd_status OK = TOPKD_OK, BAD = TOPKD_E_PROTOCOL, UNKNOWN = TOPKD_E_
 const Case cases[] = {
     /* kinds and frames */
     REQUEST("kind 0", UNKNOWN, "request kind 0 is not known", request(b, 0)),
-    REQUEST("the next kind", UNKNOWN, "request kind 13 is not known", request(b, WIRE_DRAIN + 1)),
+    REQUEST("the next kind", UNKNOWN, "request kind 14 is not known",
+            request(b, WIRE_SELECT_BATCH + 1)),
     REQUEST("the last kind", UNKNOWN, "request kind 65535 is not known", request(b, 65535)),
     REQUEST("a new kind with a body", UNKNOWN, "request kind 40",
             request(b, 40, static_cast<fb::RequestBody>(40), small_request_body(b))),
     REQUEST("a reply as a request", BAD, "a reply where a request", reply(b, WIRE_PING)),
     REPLY("a request as a reply", BAD, "a request where a reply", request(b, WIRE_PING)),
-    REPLY("reply of the next kind", UNKNOWN, "reply kind 13 is not known", reply(b, WIRE_DRAIN + 1)),
+    REPLY("reply of the next kind", UNKNOWN, "reply kind 14 is not known",
+          reply(b, WIRE_SELECT_BATCH + 1)),
     REPLY("ok without a kind", BAD, "a reply without a kind", reply(b, 0)),
     NO_BODY(WIRE_HELLO), NO_BODY(WIRE_REGISTER), NO_BODY(WIRE_UNREGISTER), NO_BODY(WIRE_SELECT),
     NO_BODY(WIRE_RELEASE), NO_BODY(WIRE_LANE_OPEN), NO_BODY(WIRE_LANE_CLOSE), NO_BODY(WIRE_DRAIN),
+    NO_BODY(WIRE_SELECT_BATCH),
     NO_REPLY_BODY(WIRE_HELLO), NO_REPLY_BODY(WIRE_DEVICES), NO_REPLY_BODY(WIRE_REGISTER),
     NO_REPLY_BODY(WIRE_UNREGISTER), NO_REPLY_BODY(WIRE_SELECT), NO_REPLY_BODY(WIRE_LANE_OPEN),
-    NO_REPLY_BODY(WIRE_STATS), NO_REPLY_BODY(WIRE_SESSIONS),
+    NO_REPLY_BODY(WIRE_STATS), NO_REPLY_BODY(WIRE_SESSIONS), NO_REPLY_BODY(WIRE_SELECT_BATCH),
     REQUEST("a body of an unknown type", BAD, "without its body",
             request(b, WIRE_HELLO, static_cast<fb::RequestBody>(200), small_request_body(b))),
 
@@ -294,6 +316,21 @@ const Case cases[] = {
     REQUEST("lane_open without a shape", BAD, "shape: missing", lane_open(b, 0)),
     REQUEST("lane_open with a bad shape", BAD, "lengths_mode: 9 is not a value",
             lane_open(b, select_body(b, [] { SelectChoice c; c.lengths_mode = 9; return c; }()))),
+    REQUEST("a batch of all that fit", OK, nullptr, batch(b, WIRE_BATCH_MAX, SelectChoice())),
+    REQUEST("a batch with a select too many", BAD, "selects: 17 entries, at most 16",
+            batch(b, WIRE_BATCH_MAX + 1, SelectChoice())),
+    REQUEST("a batch with a bad select", BAD, "reply_when: 7 is not a value",
+            batch(b, 2, [] { SelectChoice c; c.reply_when = 7; return c; }())),
+    REQUEST("a batch with too many lengths together", BAD,
+            "lengths_inline: 8196 entries in a batch, at most 8192 together",
+            batch(b, 4, inline_lengths(2049, 2049))),
+    REPLY("an answer too many", BAD, "answers: 17 entries, at most 16",
+          batch_reply(b, WIRE_BATCH_MAX + 1, TOPKD_E_BUSY, "")),
+    REPLY("an answer whose detail is one too long", BAD, "detail: 256 bytes, at most 255",
+          batch_reply(b, 1, TOPKD_E_BUSY, std::string(256, 'd'))),
+    REPLY("an answer that is ok without a body", BAD, "one with the status ok has no body",
+          batch_reply(b, 2, TOPKD_OK, "")),
+    REPLY("an answer with a status of the future", OK, nullptr, batch_reply(b, 2, 4000, "new")),
     REPLY("hello without limits", BAD, "limits: missing", hello_reply(b, 0, false, 4)),
 
     /* what a newer peer may send */

@@ -265,8 +265,8 @@ static void a_request_outside_the_limits_is_not_encoded(void **state)
     (void)state;
     static const int32_t lengths[4] = {1, 2, 3, 4};
     sample_request(WIRE_PING, SAMPLE_MIN, 0, &request);
-    request.kind = (enum wire_kind)13;
-    expect_unsent(false, "kind: 13 is not a request");
+    request.kind = (enum wire_kind)14;
+    expect_unsent(false, "kind: 14 is not a request");
     sample_request(WIRE_HELLO, SAMPLE_MAX, SEED, &request);
     memset(request.u.hello.client_name, 'x', sizeof(request.u.hello.client_name));
     expect_unsent(false, "client_name: no terminator within its 64 bytes");
@@ -293,6 +293,13 @@ static void a_request_outside_the_limits_is_not_encoded(void **state)
     request.u.select.rows = 4;
     request.u.select.lengths_inline = NULL;
     expect_unsent(false, "lengths_inline: a null pointer for 4 entries");
+    sample_request(WIRE_SELECT_BATCH, SAMPLE_MIN, SEED, &request);
+    request.u.select_batch.num_selects = WIRE_BATCH_MAX + 1;
+    expect_unsent(false, "selects: 17 entries, at most 16");
+    sample_request(WIRE_SELECT_BATCH, SAMPLE_MIN, SEED, &request);
+    request.u.select_batch.num_selects = 1;
+    request.u.select_batch.selects[0].output_mode = (enum wire_output_mode)7;
+    expect_unsent(false, "output_mode: 7 is not a value");
 }
 
 static void a_reply_outside_the_limits_is_not_encoded(void **state)
@@ -321,6 +328,13 @@ static void a_reply_outside_the_limits_is_not_encoded(void **state)
     sample_reply(WIRE_HELLO, TOPKD_OK, SAMPLE_MIN, 0, &reply);
     reply.u.hello.arena.kind = (enum wire_memory_kind)4;
     expect_unsent(true, "arena: 4 is not a value");
+    sample_reply(WIRE_SELECT_BATCH, TOPKD_OK, SAMPLE_MIN, 0, &reply);
+    reply.u.select_batch.num_answers = WIRE_BATCH_MAX + 1;
+    expect_unsent(true, "answers: 17 entries, at most 16");
+    sample_reply(WIRE_SELECT_BATCH, TOPKD_OK, SAMPLE_MIN, 0, &reply);
+    reply.u.select_batch.num_answers = 2;
+    reply.u.select_batch.answers[1].status = (enum topkd_status)4321;
+    expect_unsent(true, "status: 4321 is not a status");
 }
 
 static void the_room_for_a_message_is_kept_to_the_byte(void **state)
