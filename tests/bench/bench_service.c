@@ -1,7 +1,7 @@
 /*
  * bench_service.c - what the way through the daemon costs over the selection itself, on a GPU.
  *
- * usage: bench_service URL LABEL [SECONDS]
+ * usage: bench_service URL LABEL [SECONDS [SHAPE [CLIENTS]]]
  *
  * LABEL goes into the first column ("plain", "mps"). For each shape and 1, 2, 4 and 8 client
  * processes at once it prints one CSV row a mode (results/README-service.md has the method):
@@ -16,7 +16,9 @@
 #include "topkd.h"
 
 #include <cuda.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,13 +40,21 @@ static const struct shape {
 enum mode { MODE_PING, MODE_BLOCKING, MODE_STREAM, MODE_PIPELINED, MODE_COUNT };
 static const char *const mode_names[] = {"ping", "blocking", "stream", "pipelined"};
 
+/* Where the time of a request went, in us. */
+struct sample {
+    float whole_us;  /* what the mode measures */
+    float queued_us; /* in the worker, from arrival until it was on the device: waits included */
+    float run_us;    /* from there until its end was seen */
+    float late_us;   /* stream: from the reply's arrival until the stream had passed, if after it */
+};
+
 /* Of the processes together. */
 struct board {
     pthread_barrier_t start;
     float own_us[2];
     uint32_t num_samples[CLIENTS_MAX];
     double elapsed_s[CLIENTS_MAX];
-    float samples[CLIENTS_MAX][SAMPLES_MAX]; /* us */
+    struct sample samples[CLIENTS_MAX][SAMPLES_MAX];
 };
 
 struct client {
@@ -206,45 +216,68 @@ static void open_client(const char *url, const struct shape *shape, struct clien
                                                     .k = (uint32_t)shape->k};
 }
 
-/* One call; returns when it was over for who measures. */
-static double once(struct client *client, enum mode mode)
+static void note_result(const struct topkd_result *result, struct sample *sample)
+{
+    sample->queued_us = (float)((double)result->queued_ns / 1e3);
+    sample->run_us = (float)((double)result->run_ns / 1e3);
+    sample->late_us = 0;
+}
+
+/* A selection in the order of the stream: over when the stream has passed it. The reply may come
+ * before or after that; whoever asks is not kept by it. */
+static void once_stream(struct client *client, double start_us, struct sample *sample)
 {
     struct topkd_result result;
     struct topkd_op *op;
-    if (mode == MODE_PING) {
-        TK(topkd_ping(client->topkd, NULL));
-        return now_us();
-    }
-    if (mode == MODE_BLOCKING) {
-        TK(topkd_select(client->topkd, &client->request, &result));
-        return now_us();
-    }
+    struct pollfd reply = {.fd = topkd_client_fd(client->topkd), .events = POLLIN};
+    double passed_us = 0, replied_us = 0;
     uint64_t mark = *client->h_mark + 1;
     TK(topkd_select_stream(client->topkd, &client->request, client->stream, &op));
     CU(cuStreamWriteValue64(client->stream, (CUdeviceptr)(uintptr_t)client->h_mark, mark, 0));
-    while (*client->h_mark != mark) {
+    while (passed_us == 0 || replied_us == 0) {
+        if (passed_us == 0 && *client->h_mark == mark)
+            passed_us = now_us();
+        if (replied_us == 0 && poll(&reply, 1, 0) > 0)
+            replied_us = now_us();
     }
-    double passed_us = now_us();
-    TK(topkd_op_wait(op, 0)); /* the reply comes later, and is no part of the stream's time */
-    TK(topkd_op_finish(op, NULL));
-    return passed_us;
+    TK(topkd_op_finish(op, &result));
+    note_result(&result, sample);
+    sample->whole_us = (float)(passed_us - start_us);
+    sample->late_us = (float)(passed_us > replied_us ? passed_us - replied_us : 0);
 }
 
-static uint32_t run_single(struct client *client, enum mode mode, double seconds, float *samples)
+/* One call. */
+static void once(struct client *client, enum mode mode, struct sample *sample)
+{
+    struct topkd_result result;
+    double start_us = now_us();
+    if (mode == MODE_STREAM) {
+        once_stream(client, start_us, sample);
+        return;
+    }
+    if (mode == MODE_PING) {
+        TK(topkd_ping(client->topkd, NULL));
+    } else {
+        TK(topkd_select(client->topkd, &client->request, &result));
+        note_result(&result, sample);
+    }
+    sample->whole_us = (float)(now_us() - start_us);
+}
+
+static uint32_t run_single(struct client *client, enum mode mode, double seconds,
+                           struct sample *samples)
 {
     uint32_t num = 0;
     for (int i = 0; i < 50; i++)
-        (void)once(client, mode);
-    double start_us = now_us(), end_us = start_us + seconds * 1e6;
-    while (num < SAMPLES_MAX && start_us < end_us) {
-        samples[num++] = (float)(once(client, mode) - start_us);
-        start_us = now_us();
-    }
+        once(client, mode, &samples[0]);
+    double end_us = now_us() + seconds * 1e6;
+    while (num < SAMPLES_MAX && now_us() < end_us)
+        once(client, mode, &samples[num++]);
     return num;
 }
 
 /* Time a request: from end to end, DEPTH in flight. */
-static uint32_t run_pipelined(struct client *client, double seconds, float *samples)
+static uint32_t run_pipelined(struct client *client, double seconds, struct sample *samples)
 {
     struct topkd_op *ops[DEPTH] = {NULL};
     uint32_t num = 0, started = 0;
@@ -253,11 +286,14 @@ static uint32_t run_pipelined(struct client *client, double seconds, float *samp
     for (;; started++) {
         struct topkd_op **op = &ops[started % DEPTH];
         if (*op) {
+            struct topkd_result result;
             TK(topkd_op_wait(*op, 0));
-            TK(topkd_op_finish(*op, NULL));
+            TK(topkd_op_finish(*op, &result));
             double ended_us = now_us();
-            if (started > 4 * DEPTH && num < SAMPLES_MAX)
-                samples[num++] = (float)(ended_us - last_us);
+            if (started > 4 * DEPTH && num < SAMPLES_MAX) {
+                note_result(&result, &samples[num]);
+                samples[num++].whole_us = (float)(ended_us - last_us);
+            }
             last_us = ended_us;
             *op = NULL;
             if (ended_us >= end_us)
@@ -305,30 +341,46 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void report(struct board *board, const char *label, const struct shape *shape, int num,
-                   enum mode mode, float own_us)
+/* Of one column of all clients' samples. */
+static double percentile(const struct board *board, int num, size_t column, size_t percent)
 {
     static float all[CLIENTS_MAX * SAMPLES_MAX];
     size_t count = 0;
-    double rate = 0;
     for (int i = 0; i < num; i++) {
-        memcpy(all + count, board->samples[i], board->num_samples[i] * sizeof(float));
+        for (uint32_t j = 0; j < board->num_samples[i]; j++)
+            memcpy(&all[count++], (const char *)&board->samples[i][j] + column, sizeof(float));
+    }
+    qsort(all, count, sizeof(float), compare);
+    return count > 0 ? (double)all[count * percent / 100] : 0;
+}
+
+static void report(struct board *board, const char *label, const struct shape *shape, int num,
+                   enum mode mode, float own_us)
+{
+    size_t count = 0;
+    double rate = 0, least_rate = 1e12;
+    for (int i = 0; i < num; i++) {
+        double own_rate = board->num_samples[i] / board->elapsed_s[i];
         count += board->num_samples[i];
-        rate += board->num_samples[i] / board->elapsed_s[i];
+        rate += own_rate;
+        least_rate = own_rate < least_rate ? own_rate : least_rate;
     }
     if (count == 0)
         return;
-    qsort(all, count, sizeof(float), compare);
-    float p50 = all[count / 2], p99 = all[count * 99 / 100];
-    float base_us = mode == MODE_PING ? 0 : own_us;
-    printf("%s,%s,%d,%d,%d,%d,%zu,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f\n", label, mode_names[mode], num,
-           shape->rows, shape->width, shape->k, count, (double)p50, (double)p99, (double)own_us,
-           (double)(p50 - base_us), rate, mode == MODE_PING ? 0.0 : rate * (double)own_us / 1e6);
+#define COLUMN(field, percent) percentile(board, num, offsetof(struct sample, field), percent)
+    double p50_us = COLUMN(whole_us, 50);
+    double base_us = mode == MODE_PING ? 0 : (double)own_us;
+    printf("%s,%s,%d,%d,%d,%d,%zu,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f,%.3f", label, mode_names[mode], num,
+           shape->rows, shape->width, shape->k, count, p50_us, COLUMN(whole_us, 99), (double)own_us,
+           p50_us - base_us, rate, rate * base_us / 1e6, least_rate * num / rate);
+    printf(",%.1f,%.1f,%.1f,%.1f,%.1f,%.1f\n", COLUMN(queued_us, 50), COLUMN(queued_us, 99),
+           COLUMN(run_us, 50), COLUMN(run_us, 99), COLUMN(late_us, 50), COLUMN(late_us, 99));
+#undef COLUMN
     fflush(stdout);
 }
 
 static void run_shape(struct board *board, const char *url, const char *label, int which,
-                      double seconds)
+                      double seconds, int clients_max)
 {
     const struct shape *shape = &shapes[which];
     pid_t own = fork();
@@ -339,7 +391,7 @@ static void run_shape(struct board *board, const char *url, const char *label, i
         _exit(0);
     }
     waitpid(own, NULL, 0);
-    for (int num = 1; num <= CLIENTS_MAX; num *= 2) {
+    for (int num = 1; num <= clients_max; num *= 2) {
         pthread_barrierattr_t attribute;
         pthread_barrierattr_init(&attribute);
         pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
@@ -362,7 +414,7 @@ static void run_shape(struct board *board, const char *url, const char *label, i
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: %s URL LABEL [SECONDS]\n", argv[0]);
+        fprintf(stderr, "usage: %s URL LABEL [SECONDS [SHAPE [CLIENTS]]]\n", argv[0]);
         return 64;
     }
     struct board *board =
@@ -370,9 +422,16 @@ int main(int argc, char **argv)
     if (board == MAP_FAILED)
         return 1;
     printf("label,mode,clients,rows,width,k,samples,p50_us,p99_us,own_us,over_own_p50_us,"
-           "requests_per_s,share_of_replays\n");
+           "requests_per_s,share_of_replays,least_share,queued_p50_us,queued_p99_us,run_p50_us,"
+           "run_p99_us,late_p50_us,late_p99_us\n");
     fflush(stdout);
-    for (int i = 0; i < 2; i++)
-        run_shape(board, argv[1], argv[2], i, argc > 3 ? atof(argv[3]) : 1.0);
+    double seconds = argc > 3 ? atof(argv[3]) : 1.0;
+    int only = argc > 4 ? atoi(argv[4]) : -1, clients_max = argc > 5 ? atoi(argv[5]) : CLIENTS_MAX;
+    if (clients_max > CLIENTS_MAX)
+        clients_max = CLIENTS_MAX;
+    for (int i = 0; i < 2; i++) {
+        if (only < 0 || only == i)
+            run_shape(board, argv[1], argv[2], i, seconds, clients_max);
+    }
     return 0;
 }
