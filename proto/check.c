@@ -137,7 +137,8 @@ bool wire_request_check(const struct wire_request *request, char *detail)
     case WIRE_SELECT_BATCH:
         return check_select_batch(&request->u.select_batch, detail);
     case WIRE_LANE_OPEN:
-        return check_select(&request->u.lane_open.shape, detail);
+        return check_select(&request->u.lane_open.shape, detail) &&
+               check_memory("mailbox", &request->u.lane_open.mailbox, detail);
     case WIRE_PING:
     case WIRE_DEVICES:
     case WIRE_UNREGISTER:

@@ -125,7 +125,11 @@ inline Offset<fb::LaneOpenRequest> encode(FlatBufferBuilder &fbb, const wire_lan
 {
     const auto shape = encode(fbb, m.shape);
     const fb::RegionRef live_rows = region_ref(m.live_rows);
-    return fb::CreateLaneOpenRequest(fbb, shape, is_none(m.live_rows) ? nullptr : &live_rows);
+    const auto mailbox = encode(fbb, m.mailbox);
+    const fb::RegionRef device_mailbox = region_ref(m.device_mailbox);
+    return fb::CreateLaneOpenRequest(fbb, shape, is_none(m.live_rows) ? nullptr : &live_rows,
+                                     mailbox,
+                                     is_none(m.device_mailbox) ? nullptr : &device_mailbox);
 }
 
 inline bool decode(const fb::LaneOpenRequest &t, wire_lane_open_request &m, char *detail)
@@ -133,7 +137,9 @@ inline bool decode(const fb::LaneOpenRequest &t, wire_lane_open_request &m, char
     if (!t.shape())
         return wire_fail(detail, "shape: missing in a lane_open request");
     decode(t.live_rows(), m.live_rows);
-    return decode(*t.shape(), m.shape, detail);
+    decode(t.device_mailbox(), m.device_mailbox);
+    return decode(*t.shape(), m.shape, detail) &&
+           decode(t.mailbox(), m.mailbox, "mailbox", detail);
 }
 
 inline Offset<fb::LaneCloseRequest> encode(FlatBufferBuilder &fbb, const wire_lane_close_request &m)

@@ -29,7 +29,10 @@
     X(rows_recovery, COUNT, "rows recovered exactly")                                              \
     X(rows_spill, COUNT, "rows spilled")                                                           \
     X(rows_clamped, COUNT, "lengths clamped")                                                      \
-    X(scores_read, COUNT, "scores read")
+    X(scores_read, COUNT, "scores read")                                                           \
+    X(lanes, COUNT, "client lanes")                                                                \
+    X(lane_steps, COUNT, "selections of lanes")                                                    \
+    X(lane_pauses, COUNT, "pauses of lanes")
 
 enum stats_unit { COUNT, AGE, BYTES };
 

@@ -251,15 +251,41 @@ struct wire_release_request {
     uint64_t lease;
 };
 
-/* A client lane: selection inside the client's own graph. The mailbox comes back as memory. */
+/*
+ * A client lane: selection inside the client's own graph, asked for and answered in a mailbox by
+ * the streams of both sides. The mailbox is the client's, so that its graphs outlive a worker: a
+ * memory file of one page, sealed against shrinking, which both sides register with the driver.
+ *
+ * `word` is the whole protocol. The client's stream writes ASKED when the scores are there and goes
+ * on when it reads ANSWERED; the worker's stream waits for ASKED and writes ANSWERED. Only the
+ * client's side turns ANSWERED (or the 0 of a new mailbox) into ASKED, and only the side that
+ * serves it (a worker, or the client's library when there is none) turns ASKED into ANSWERED, so
+ * the constants never change and a captured graph is good for ever. `release` is the worker's: a
+ * bit there lets its waiting stream pass without a request.
+ */
+#define WIRE_MAILBOX_ASKED 1u
+#define WIRE_MAILBOX_ANSWERED 2u
+#define WIRE_MAILBOX_RELEASED 1u
+#define WIRE_MAILBOX_BYTES 4096u /* of the file: a page */
+
+struct wire_mailbox {
+    uint32_t word; /* waited on together with release, as one 64-bit value */
+    uint32_t release;
+    uint32_t doorbell; /* with a device_mailbox: the client's stream writes 1 here after ASKED
+                        * there, so that a processor sees it; cleared by whoever serves */
+};
+
 struct wire_lane_open_request {
-    struct wire_select_request shape; /* wait, signal and reply_when unused */
+    struct wire_select_request shape; /* output to regions, lengths in a region or one for all;
+                                       * wait, signal, reply_when and timeout_ms unused */
     struct wire_region_ref live_rows; /* int32 [1]; none: rows */
+    struct wire_memory mailbox;       /* CUDA_FD: ticket of the file with struct wire_mailbox */
+    struct wire_region_ref device_mailbox; /* word and release lie there; none: in the file */
 };
 
 struct wire_lane_open_reply {
     uint64_t lane;
-    struct wire_memory mailbox;
+    struct wire_memory mailbox; /* NONE: the request's */
     uint64_t mailbox_offset;
 };
 
@@ -283,6 +309,8 @@ struct wire_stats_reply {
     uint64_t rows_clamped, scores_read;
     uint64_t worker_restarts;
     uint64_t request_ns_sum, run_ns_sum;
+    uint32_t lanes;                   /* client lanes open now */
+    uint64_t lane_steps, lane_pauses; /* selections they ran; times that all were paused */
     /* bin i counts latencies in [2^i, 2^(i+1)) nanoseconds */
     uint64_t request_ns_bins[WIRE_HISTOGRAM_BINS];
     uint64_t run_ns_bins[WIRE_HISTOGRAM_BINS];

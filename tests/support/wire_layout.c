@@ -102,7 +102,8 @@ LAYOUT(release_request, wire_release_request, release_request_fields);
 
 #define STRUCT wire_lane_open_request
 static const struct field lane_open_request_fields[] = {
-    L(shape, select_request), L(live_rows, region_ref)};
+    L(shape, select_request), L(live_rows, region_ref), L(mailbox, memory),
+    L(device_mailbox, region_ref)};
 #undef STRUCT
 LAYOUT(lane_open_request, wire_lane_open_request, lane_open_request_fields);
 
@@ -184,7 +185,7 @@ static const struct field stats_reply_fields[] = {
     U(mapped_bytes), U(sessions_opened), U(sessions_reaped), U(requests), U(requests_failed),
     U(replies_repeated), U(messages_rejected), U(rows_copied), U(rows_direct), U(rows_certified),
     U(rows_band), U(rows_recovery), U(rows_spill), U(rows_clamped), U(scores_read),
-    U(worker_restarts), U(request_ns_sum), U(run_ns_sum),
+    U(worker_restarts), U(request_ns_sum), U(run_ns_sum), U(lanes), U(lane_steps), U(lane_pauses),
     FIELD(request_ns_bins, .type = FIELD_NUMBERS), FIELD(run_ns_bins, .type = FIELD_NUMBERS),
     C(num_buckets, WIRE_BUCKETS_MAX), R(buckets, bucket_stats, WIRE_BUCKETS_MAX)};
 #undef STRUCT
