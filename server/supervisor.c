@@ -19,6 +19,9 @@
 #define FINISH_MS 500u
 #define FINISH_POLL_MS 10u
 
+/* Choice: memory of a client that died together with its worker returns within this time. */
+#define SWEEP_MS 2000u
+
 #define STATUS_SIZE 400u
 
 static const int signal_numbers[SUPERVISOR_SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
@@ -128,6 +131,34 @@ static void on_watchdog(uv_timer_t *timer)
                   sick_ms, patience_ms);
 }
 
+/* ---- Memory of dead clients ------------------------------------------------------------------ */
+
+static void sweep_work(uv_work_t *work)
+{
+    struct supervisor *supervisor = work->data;
+    supervisor->sweep.num_removed = shm_remove_unheld();
+}
+
+static void sweep_done(uv_work_t *work, int status)
+{
+    struct supervisor *supervisor = work->data;
+    topkd_assert(status == 0); /* nobody cancels it */
+    supervisor->sweep.is_running = false;
+    if (supervisor->sweep.num_removed != 0)
+        log_info("shm_remains", "objects=%u of=\"clients that died\"",
+                 supervisor->sweep.num_removed);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct supervisor *supervisor = timer->data;
+    if (supervisor->sweep.is_running)
+        return;
+    supervisor->sweep.is_running = true;
+    int error = uv_queue_work(&supervisor->loop, &supervisor->sweep.work, sweep_work, sweep_done);
+    topkd_assert(error == 0);
+}
+
 /* ---- The end --------------------------------------------------------------------------------- */
 
 static void on_finish(uv_timer_t *timer)
@@ -143,6 +174,7 @@ static void on_finish(uv_timer_t *timer)
     for (uint32_t i = 0; i < SUPERVISOR_SIGNALS; i++)
         uv_close((uv_handle_t *)&supervisor->signals[i], NULL);
     uv_close((uv_handle_t *)&supervisor->watchdog, NULL);
+    uv_close((uv_handle_t *)&supervisor->sweep.timer, NULL);
     uv_close((uv_handle_t *)&supervisor->finish, NULL); /* the loop now runs out */
 }
 
@@ -276,6 +308,10 @@ static int open_loop(struct supervisor *supervisor)
     uv_timer_init(&supervisor->loop, &supervisor->finish);
     supervisor->watchdog.data = supervisor;
     supervisor->finish.data = supervisor;
+    uv_timer_init(&supervisor->loop, &supervisor->sweep.timer);
+    supervisor->sweep.timer.data = supervisor;
+    supervisor->sweep.work.data = supervisor;
+    uv_timer_start(&supervisor->sweep.timer, on_sweep, 0, SWEEP_MS);
     supervisor->healthy_ms = supervisor->started_ms;
     uint64_t watchdog_ms = system_watchdog_ms();
     if (watchdog_ms != 0)

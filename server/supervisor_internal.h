@@ -63,6 +63,14 @@ struct slot {
     struct control_heartbeat heartbeat;
 };
 
+/* Looks for buffers of dead clients, beside the loop: others may fill the folder as they like. */
+struct supervisor_sweep {
+    uv_timer_t timer;
+    uv_work_t work;
+    bool is_running;
+    uint32_t num_removed; /* by the one that runs */
+};
+
 struct supervisor_counters {
     uint64_t requests, requests_failed, messages_rejected;
 };
@@ -79,6 +87,7 @@ struct supervisor {
     uv_signal_t signals[SUPERVISOR_SIGNALS];
     uv_timer_t watchdog;
     uv_timer_t finish;
+    struct supervisor_sweep sweep;
     uint64_t drain_end_ms, finish_end_ms, healthy_ms; /* loop times */
     uint32_t num_slots;
     struct slot slots[SETTINGS_DEVICES_MAX];

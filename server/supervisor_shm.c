@@ -107,6 +107,16 @@ uint32_t shm_remove(const char *prefix)
     return remove_all(prefix + 1, NULL); /* names in the folder have no slash */
 }
 
+/* As is_own; root's daemon judges the objects of every user. */
+static bool is_ours(DIR *folder, const char *name)
+{
+    struct stat status;
+    if (geteuid() != 0)
+        return is_own(folder, name);
+    return fstatat(dirfd(folder), name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISREG(status.st_mode);
+}
+
 /* "topkd-<16 hexadecimal digits>-owner": copies the digits. */
 static bool is_owner(const char *name, char id[ID_DIGITS + 1])
 {
@@ -150,6 +160,35 @@ uint32_t shm_remove_dead(void)
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
         if (is_owner(entry->d_name, id) && is_own(folder, entry->d_name))
             num_removed += remove_if_dead(folder, entry->d_name, id);
+    closedir(folder);
+    return num_removed;
+}
+
+/* A client takes its shared lock right after it has made the object, and then looks whether the
+ * name is still there; so whoever gets this lock finds no live holder, or one that tries again. */
+static uint32_t remove_if_unheld(DIR *folder, const char *name)
+{
+    uint32_t num_removed = 0;
+    /* Not blocking: somebody may hold a lease on it. */
+    int fd = openat(dirfd(folder), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dirfd(folder), name, 0) == 0)
+        num_removed = 1;
+    close(fd);
+    return num_removed;
+}
+
+uint32_t shm_remove_unheld(void)
+{
+    const char *start = &WIRE_SHM_BUFFER_PREFIX[1];
+    uint32_t num_removed = 0;
+    DIR *folder = open_folder();
+    if (folder == NULL)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        if (strncmp(entry->d_name, start, strlen(start)) == 0 && is_ours(folder, entry->d_name))
+            num_removed += remove_if_unheld(folder, entry->d_name);
     closedir(folder);
     return num_removed;
 }

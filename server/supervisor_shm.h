@@ -32,4 +32,9 @@ uint32_t shm_remove(const char *prefix);
 /* Removes what dead instances of this user left; returns how many objects. */
 uint32_t shm_remove_dead(void);
 
+/* Removes buffers of clients (WIRE_SHM_BUFFER_PREFIX) that nobody holds any more: those that were
+ * not registered when their process died, or whose worker died with it. Of this user; root's of
+ * every user. Returns how many. Any thread. */
+uint32_t shm_remove_unheld(void);
+
 #endif

@@ -147,7 +147,7 @@ enum topkd_access { TOPKD_ACCESS_READ = 1, TOPKD_ACCESS_READ_WRITE = 3 };
  * size_bytes >= 1. Errors: INVALID, LIMIT, NO_MEMORY (also when /dev/shm is full), SYSTEM,
  * NOT_VISIBLE (a GPU that this process does not see) and those of register.
  *
- * Who may read a shared memory buffer: its object "/topkd-buf-<pid>-<random>" has mode 0600. A
+ * Who may read a shared memory buffer: its object "/topkd-held-<pid>-<random>" has mode 0600. A
  * daemon of root or of this user can open it. For a daemon of another user the library adds an
  * access control entry for exactly that uid; where /dev/shm has no access control lists, it gives
  * the object to the daemon's group with mode 0660, if this process is a member of it. If neither

@@ -22,15 +22,15 @@ static enum topkd_status check_size(const struct wire_limits *limits, uint64_t s
 static enum topkd_status fill_buffer(struct topkd_buffer *buffer, uint64_t size_bytes,
                                      const struct rpc_peer *worker, char *detail)
 {
-    enum topkd_status status = shm_create(size_bytes, worker, buffer->name, &buffer->map, detail);
+    enum topkd_status status = shm_create(size_bytes, worker, &buffer->name, &buffer->map, detail);
     if (status != TOPKD_OK) {
         return status;
     }
     struct shm_info info;
-    status = shm_inspect(buffer->name, true, &info, detail);
+    status = shm_inspect(buffer->name.text, true, &info, detail);
     if (status == TOPKD_OK) {
         const struct topkd_shm shm = {
-            .name = buffer->name,
+            .name = buffer->name.text,
             .length_bytes = size_bytes,
             .access = TOPKD_ACCESS_READ_WRITE,
         };
@@ -38,7 +38,7 @@ static enum topkd_status fill_buffer(struct topkd_buffer *buffer, uint64_t size_
     }
     if (status != TOPKD_OK) {
         shm_unmap(&buffer->map);
-        shm_remove(buffer->name);
+        shm_remove(&buffer->name);
     }
     return status;
 }
@@ -49,7 +49,7 @@ void buffer_free(struct topkd_buffer *buffer)
         cuda_buffer_free(buffer);
     } else {
         shm_unmap(&buffer->map);
-        shm_remove(buffer->name);
+        shm_remove(&buffer->name);
     }
     free(buffer);
 }

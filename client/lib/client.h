@@ -118,7 +118,7 @@ struct topkd_region {
 struct topkd_buffer {
     struct topkd_client *client;
     struct list node; /* in client->buffers */
-    char name[WIRE_HANDLE_SIZE];
+    struct shm_name name;
     struct shm_map map; /* of a CUDA device: device memory */
     bool is_cuda;
     struct topkd_region *region;

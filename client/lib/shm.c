@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -150,7 +151,22 @@ static enum topkd_status allocate(int fd, uint64_t size_bytes, char *detail)
                         error == ENOSPC || error == EFBIG ? ENOMEM : error);
 }
 
-static enum topkd_status open_new(char *name_p, int *fd_p, char *detail)
+/* Takes the lock that keeps the name. Between its creation and now a daemon may have taken the
+ * object for a dead process's: then it has no name any more, and -EEXIST says to try another. */
+static int hold(int fd)
+{
+    struct stat info;
+    int error;
+    do {
+        error = flock(fd, LOCK_SH) == 0 ? 0 : -errno;
+    } while (error == -EINTR);
+    if (error == 0 && fstat(fd, &info) != 0) {
+        error = -errno;
+    }
+    return error == 0 && info.st_nlink == 0 ? -EEXIST : error;
+}
+
+static enum topkd_status open_new(struct shm_name *name_p, char *detail)
 {
     int error = EEXIST;
     for (uint32_t i = 0; i < NAME_ATTEMPTS && error == EEXIST; i++) {
@@ -158,13 +174,23 @@ static enum topkd_status open_new(char *name_p, int *fd_p, char *detail)
         if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
             return fault_system(detail, "cannot draw a random name", errno);
         }
-        (void)snprintf(name_p, WIRE_HANDLE_SIZE, WIRE_SHM_BUFFER_PREFIX "%d-%016" PRIx64,
+        (void)snprintf(name_p->text, sizeof(name_p->text), WIRE_SHM_BUFFER_PREFIX "%d-%016" PRIx64,
                        (int)getpid(), random);
-        *fd_p = shm_open(name_p, O_RDWR | O_CREAT | O_EXCL, 0600);
-        if (*fd_p >= 0) {
+        int fd = shm_open(name_p->text, O_RDWR | O_CREAT | O_EXCL, 0600); /* close-on-exec */
+        if (fd < 0) {
+            error = errno;
+            continue;
+        }
+        error = -hold(fd);
+        name_p->lock_fd = fd;
+        if (error == 0) {
             return TOPKD_OK;
         }
-        error = errno;
+        if (error == EEXIST) {
+            close(fd);
+        } else {
+            shm_remove(name_p);
+        }
     }
     return fault_system(detail, "cannot create a shared memory object", error);
 }
@@ -181,14 +207,14 @@ static enum topkd_status map_fd(int fd, uint64_t size_bytes, bool writable, stru
     return TOPKD_OK;
 }
 
-enum topkd_status shm_create(uint64_t size_bytes, const struct rpc_peer *worker, char *name_p,
-                             struct shm_map *map_p, char *detail)
+enum topkd_status shm_create(uint64_t size_bytes, const struct rpc_peer *worker,
+                             struct shm_name *name_p, struct shm_map *map_p, char *detail)
 {
-    int fd = -1;
-    enum topkd_status status = open_new(name_p, &fd, detail);
+    enum topkd_status status = open_new(name_p, detail);
     if (status != TOPKD_OK) {
         return status;
     }
+    int fd = name_p->lock_fd;
     status = grant(fd, worker, detail);
     if (status == TOPKD_OK) {
         status = allocate(fd, size_bytes, detail);
@@ -196,16 +222,17 @@ enum topkd_status shm_create(uint64_t size_bytes, const struct rpc_peer *worker,
     if (status == TOPKD_OK) {
         status = map_fd(fd, size_bytes, true, map_p, detail);
     }
-    close(fd);
     if (status != TOPKD_OK) {
         shm_remove(name_p);
     }
     return status;
 }
 
-void shm_remove(const char *name)
+void shm_remove(struct shm_name *name)
 {
-    (void)shm_unlink(name);
+    (void)shm_unlink(name->text);
+    close(name->lock_fd);
+    name->lock_fd = -1;
 }
 
 /* ---- Objects of others ----------------------------------------------------------------------- */

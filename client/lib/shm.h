@@ -16,19 +16,27 @@ struct shm_map {
     uint64_t size_bytes;
 };
 
+/* The name of an object of our own. A daemon removes objects whose lock nobody holds: those of
+ * processes that died, when no worker was left to see it. */
+struct shm_name {
+    char text[WIRE_HANDLE_SIZE];
+    int lock_fd; /* its shared flock; a forked child that lives on keeps it */
+};
+
 /*
- * Creates a zeroed object with a new name "/topkd-buf-<pid>-<random>", takes all its memory at once
- * (so that a full /dev/shm is an error here and not a bus error later), lets `worker` open it, and
- * maps it for reading and writing. The object belongs to this user alone (mode 0600); a worker of
- * another user that is not root is let in by an access control entry for its uid or, where the
- * file system has none, by its group if this process is a member. name_p has WIRE_HANDLE_SIZE
- * bytes. TOPKD_E_NO_MEMORY, LIMIT (RLIMIT_FSIZE), NOT_PERMITTED, SYSTEM; then nothing is left.
+ * Creates a zeroed object with a new name "/topkd-held-<pid>-<random>", takes all its memory at
+ * once (so that a full /dev/shm is an error here and not a bus error later), lets `worker` open it,
+ * and maps it for reading and writing. The object belongs to this user alone (mode 0600); a worker
+ * of another user that is not root is let in by an access control entry for its uid or, where the
+ * file system has none, by its group if this process is a member. One descriptor stays
+ * open until shm_remove. TOPKD_E_NO_MEMORY, LIMIT (RLIMIT_FSIZE), NOT_PERMITTED, SYSTEM; then
+ * nothing is left.
  */
-enum topkd_status shm_create(uint64_t size_bytes, const struct rpc_peer *worker, char *name_p,
-                             struct shm_map *map_p, char *detail);
+enum topkd_status shm_create(uint64_t size_bytes, const struct rpc_peer *worker,
+                             struct shm_name *name_p, struct shm_map *map_p, char *detail);
 
 /* Removes the name; memory stays until the last mapping goes. */
-void shm_remove(const char *name);
+void shm_remove(struct shm_name *name);
 
 /* Maps memory that the worker handed over. TOPKD_E_MAP_FAILED, NOT_PERMITTED, UNSUPPORTED (not a
  * shared memory object), SYSTEM. */

@@ -38,8 +38,9 @@ extern "C" {
 #define WIRE_BUCKETS_MAX 64u   /* rows of one Stats reply */
 #define WIRE_HISTOGRAM_BINS 40u
 /* How the names of shared memory objects that libtopkd makes begin; no other name is unlinked for a
- * dead client (unlink_when_dead). */
-#define WIRE_SHM_BUFFER_PREFIX "/topkd-buf-"
+ * dead client (unlink_when_dead). Who makes such an object holds a shared flock on it as long as it
+ * wants the name: a daemon unlinks those that nobody holds. */
+#define WIRE_SHM_BUFFER_PREFIX "/topkd-held-"
 
 /* Where a message may go: the supervisor answers HELLO, PING, DEVICES, STATS and DRAIN; a worker
  * answers all but DEVICES. */

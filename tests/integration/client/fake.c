@@ -239,9 +239,14 @@ void matrix_check(const struct matrix *matrix, const struct topkd_select_request
 
 bool has_buffers(void)
 {
+    return has_buffers_of(getpid());
+}
+
+bool has_buffers_of(pid_t pid)
+{
     char prefix[64];
     bool found = false;
-    (void)snprintf(prefix, sizeof(prefix), "topkd-buf-%d-", (int)getpid());
+    (void)snprintf(prefix, sizeof(prefix), "topkd-held-%d-", (int)pid);
     DIR *folder = opendir("/dev/shm");
     assert_non_null(folder);
     for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {

@@ -74,8 +74,10 @@ struct topkd_select_request matrix_request(const struct matrix *matrix, bool are
 void matrix_check(const struct matrix *matrix, const struct topkd_select_request *request,
                   const struct topkd_result *result);
 
-/* Whether any name in /dev/shm begins with "topkd-buf-<this process>-". */
+/* Whether any name in /dev/shm begins with "topkd-held-<this process>-", or with that of another.
+ */
 bool has_buffers(void);
+bool has_buffers_of(pid_t pid);
 
 uint64_t now_ms(void);
 

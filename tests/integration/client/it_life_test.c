@@ -73,6 +73,43 @@ static void it_30_two_processes_at_once(void **state)
     }
 }
 
+/* No worker is left that could see the client's death: the supervisor finds the memory. What a live
+ * process holds stays, registered or not. */
+static void it_39_a_client_dies_with_its_worker(void **state)
+{
+    const struct daemon *daemon = *state;
+    int ready[2];
+    daemon_start(*state);
+    pid_t worker = daemon_worker(daemon, 0);
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct topkd_buffer *buffer;
+        struct topkd_client *client = daemon_client(daemon, NULL);
+        expect_ok(topkd_buffer_create(client, 1 << 20, &buffer));
+        (void)!write(ready[1], "", 1);
+        for (;;) {
+            pause();
+        }
+    }
+    char byte;
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    usleep(2500000); /* longer than the supervisor takes to look again */
+    assert_true(has_buffers_of(child));
+    assert_int_equal(kill(worker, SIGSTOP), 0); /* so that it does not see the other death */
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(kill(worker, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    uint64_t end_ms = now_ms() + 20000;
+    while (has_buffers_of(child) && now_ms() < end_ms) {
+        usleep(10000);
+    }
+    assert_false(has_buffers_of(child));
+}
+
 struct caller {
     struct topkd_client *client;
     struct matrix matrix; /* its own buffer */
@@ -357,7 +394,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(it_30_two_processes_at_once), /* first: its children have not used NNG */
+        TEST(it_30_two_processes_at_once),         /* first: its children have not used NNG */
+        TEST(it_39_a_client_dies_with_its_worker), /* and these */
         TEST(it_31_threads_of_one_client),
         TEST(it_32_many_outstanding_with_poll),
         TEST(it_33_workers_killed_in_the_middle_of_a_stream),

@@ -157,7 +157,7 @@ static bool is_all_gone(const struct raw_worker *worker, struct raw_client *clie
     struct wire_stats_reply stats = stats_of(client);
     return stats.sessions == 1 && stats.regions == 0 && stats.mapped_bytes == 0 &&
            stats.queued + stats.running == 0 && stats.leases == 0 &&
-           raw_worker_num_mappings(worker, "topkd-buf") == 0 &&
+           raw_worker_num_mappings(worker, "topkd-held") == 0 &&
            raw_worker_num_fds(worker) <= num_fds && raw_shm_num_objects(buffers) == 0 &&
            raw_shm_num_objects(worker->shm_prefix + 1) == num_shared;
 }
@@ -176,11 +176,11 @@ static void it_70_a_client_dies_at_any_stage(void **state)
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         pid_t pid = client_start((enum stage)stage, &worker);
         char buffers[64];
-        (void)snprintf(buffers, sizeof(buffers), "topkd-buf-raw%d-", (int)pid);
+        (void)snprintf(buffers, sizeof(buffers), "topkd-held-raw%d-", (int)pid);
         if (stage >= STAGE_REGIONS) {
             assert_int_equal(raw_shm_num_objects(buffers), 3);
             assert_int_equal(stats_of(&other).regions, 3);
-            assert_true(raw_worker_num_mappings(&worker, "topkd-buf") > 0);
+            assert_true(raw_worker_num_mappings(&worker, "topkd-held") > 0);
         }
         if (stage == STAGE_WAITING)
             assert_int_equal(stats_of(&other).queued, 8);
@@ -219,7 +219,7 @@ static void it_71_a_living_client_keeps_its_buffers(void **state)
         assert_true(raw_now_ms() < end_ms);
     raw_sleep_ms(100);
     char buffers[64];
-    (void)snprintf(buffers, sizeof(buffers), "topkd-buf-raw%d-", (int)getpid());
+    (void)snprintf(buffers, sizeof(buffers), "topkd-held-raw%d-", (int)getpid());
     assert_int_equal(raw_shm_num_objects(buffers), 3);
     for (int i = 0; i < 3; i++)
         raw_shm_destroy(&shm[i]);

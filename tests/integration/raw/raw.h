@@ -92,6 +92,7 @@ struct raw_shm {
     char name[WIRE_NAME_SIZE];
     uint8_t *data;
     size_t size_bytes;
+    int lock_fd;     /* holds the name */
     uint64_t region; /* after raw_register */
     uint32_t generation;
 };

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -163,13 +164,15 @@ void raw_shm_create(struct raw_shm *shm, size_t size_bytes)
     void *data = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(data != MAP_FAILED);
     shm->data = data;
-    close(fd);
+    shm->lock_fd = fd;
+    assert_int_equal(flock(fd, LOCK_SH), 0); /* as libtopkd: no daemon here takes the name away */
 }
 
 void raw_shm_destroy(struct raw_shm *shm)
 {
     munmap(shm->data, shm->size_bytes);
     (void)shm_unlink(shm->name);
+    close(shm->lock_fd);
 }
 
 struct wire_request raw_register_request(struct raw_client *client, const struct raw_shm *shm,

@@ -548,7 +548,7 @@ static void it_40_a_thousand_registrations_leave_nothing(void **state)
     raw_expect_selects(&client);
     raw_sleep_ms(50);
     uint32_t num_fds = raw_worker_num_fds(&worker);
-    uint32_t num_mappings = raw_worker_num_mappings(&worker, "topkd-buf");
+    uint32_t num_mappings = raw_worker_num_mappings(&worker, "topkd-held");
     for (int i = 0; i < 1000; i++) {
         if (i % 50 == 0)
             raw_shm_create(&shm, 4096);
@@ -559,7 +559,7 @@ static void it_40_a_thousand_registrations_leave_nothing(void **state)
     }
     uint64_t end_ms = raw_now_ms() + 1000;
     while (raw_worker_num_fds(&worker) > num_fds ||
-           raw_worker_num_mappings(&worker, "topkd-buf") > num_mappings) {
+           raw_worker_num_mappings(&worker, "topkd-held") > num_mappings) {
         assert_true(raw_now_ms() < end_ms);
         raw_sleep_ms(5);
     }

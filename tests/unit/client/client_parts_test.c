@@ -238,23 +238,25 @@ static mode_t mode_of(const char *name)
 static void an_object_is_for_its_user_alone(void **state)
 {
     (void)state;
-    char name[WIRE_HANDLE_SIZE], detail[WIRE_DETAIL_SIZE];
+    struct shm_name name;
+    char detail[WIRE_DETAIL_SIZE];
     struct shm_map map;
     const struct rpc_peer self = {.pid = 1, .uid = geteuid(), .gid = getegid()};
     const struct rpc_peer unknown = {.pid = -1, .uid = -1, .gid = -1};
     const struct rpc_peer *const peers[] = {&self, &unknown};
     mode_t before = umask(0);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(shm_create(12345, peers[i], name, &map, detail), TOPKD_OK);
-        assert_int_equal(strncmp(name, WIRE_SHM_BUFFER_PREFIX, strlen(WIRE_SHM_BUFFER_PREFIX)), 0);
-        assert_int_equal(mode_of(name), 0600);
+        assert_int_equal(shm_create(12345, peers[i], &name, &map, detail), TOPKD_OK);
+        assert_int_equal(strncmp(name.text, WIRE_SHM_BUFFER_PREFIX, strlen(WIRE_SHM_BUFFER_PREFIX)),
+                         0);
+        assert_int_equal(mode_of(name.text), 0600);
         assert_int_equal(map.size_bytes, 12345);
         struct shm_info info;
-        assert_int_equal(shm_inspect(name, true, &info, detail), TOPKD_OK);
+        assert_int_equal(shm_inspect(name.text, true, &info, detail), TOPKD_OK);
         assert_int_equal(info.size_bytes, 12345);
         assert_true(info.inode != 0);
-        shm_remove(name);
-        assert_int_equal(shm_inspect(name, true, &info, detail), TOPKD_E_MAP_FAILED);
+        shm_remove(&name);
+        assert_int_equal(shm_inspect(name.text, true, &info, detail), TOPKD_E_MAP_FAILED);
         memset(map.base, 1, map.size_bytes); /* without its name it is still there */
         shm_unmap(&map);
         assert_null(map.base);
@@ -283,30 +285,32 @@ static bool can_open(const char *name, uid_t uid)
 static void a_worker_of_another_user_alone_is_let_in(void **state)
 {
     (void)state;
-    char name[WIRE_HANDLE_SIZE], detail[WIRE_DETAIL_SIZE] = "";
+    struct shm_name name;
+    char detail[WIRE_DETAIL_SIZE] = "";
     struct shm_map map;
     const struct rpc_peer worker = {.pid = 1, .uid = 12345, .gid = 12345};
     if (geteuid() != 0) {
         print_message("only root can become another user\n");
         skip();
     }
-    assert_int_equal(shm_create(100, &worker, name, &map, detail), TOPKD_OK);
-    assert_true(can_open(name, 12345));
-    assert_false(can_open(name, 12346));
+    assert_int_equal(shm_create(100, &worker, &name, &map, detail), TOPKD_OK);
+    assert_true(can_open(name.text, 12345));
+    assert_false(can_open(name.text, 12346));
     shm_unmap(&map);
-    shm_remove(name);
+    shm_remove(&name);
 }
 
 static void memory_of_the_worker_must_be_what_it_says(void **state)
 {
     (void)state;
-    char name[WIRE_HANDLE_SIZE], detail[WIRE_DETAIL_SIZE];
+    struct shm_name name;
+    char detail[WIRE_DETAIL_SIZE];
     struct shm_map map, second;
     const struct rpc_peer self = {.uid = geteuid()};
-    assert_int_equal(shm_create(8192, &self, name, &map, detail), TOPKD_OK);
+    assert_int_equal(shm_create(8192, &self, &name, &map, detail), TOPKD_OK);
     struct wire_memory memory = {.kind = WIRE_MEMORY_SHM, .allocation_bytes = 8192};
-    memory.handle_bytes = (uint32_t)strlen(name);
-    memcpy(memory.handle, name, memory.handle_bytes);
+    memory.handle_bytes = (uint32_t)strlen(name.text);
+    memcpy(memory.handle, name.text, memory.handle_bytes);
     assert_int_equal(shm_map(&memory, true, &second, detail), TOPKD_OK);
     ((char *)map.base)[8191] = 'x';
     assert_int_equal(((char *)second.base)[8191], 'x');
@@ -323,7 +327,7 @@ static void memory_of_the_worker_must_be_what_it_says(void **state)
     memory.handle[0] = '.'; /* a path, perhaps out of /dev/shm */
     assert_int_equal(shm_map(&memory, true, &second, detail), TOPKD_E_INVALID);
     shm_unmap(&map);
-    shm_remove(name);
+    shm_remove(&name);
 }
 
 int main(void)

@@ -253,9 +253,9 @@ static void sp_08_foreign_objects_stay(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "/topkd-buf-1-0123456789abcdef",  "/topkd-0123456789abcdeF-owner",
-        "/topkd-0123456789abcde-owner",   "/topkd-0123456789abcdef0-owner",
-        "/topkd-0123456789abcdef-owner2", "/other-0123456789abcdef-owner",
+        "/topkd-holds-1-0123456789abcdef", "/topkd-0123456789abcdeF-owner",
+        "/topkd-0123456789abcde-owner",    "/topkd-0123456789abcdef0-owner",
+        "/topkd-0123456789abcdef-owner2",  "/other-0123456789abcdef-owner",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         make(names[i], "");
@@ -270,6 +270,41 @@ static void sp_08_foreign_objects_stay(void **state)
     }
     assert_int_equal(exists(foreign, ""), geteuid() == 0);
     shm_unlink(foreign);
+}
+
+/* Buffers of clients go when nobody holds their lock, whatever their names say. */
+static void sp_13_buffers_nobody_holds(void **state)
+{
+    (void)state;
+    const char *name = WIRE_SHM_BUFFER_PREFIX "sp13", *before = "/topkd-holds-sp13";
+    make(before, "");
+    int fd = shm_open(before, O_RDONLY, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_SH), 0);
+    /* Not sooner: a daemon on this machine may look for such names at any time. */
+    assert_int_equal(rename("/dev/shm/topkd-holds-sp13", "/dev/shm" WIRE_SHM_BUFFER_PREFIX "sp13"),
+                     0);
+    (void)shm_remove_unheld();
+    assert_true(exists(name, ""));
+    int second = shm_open(name, O_RDONLY, 0);
+    assert_int_equal(flock(second, LOCK_SH), 0);
+    close(fd);
+    (void)shm_remove_unheld();
+    assert_true(exists(name, ""));
+    close(second);
+    (void)shm_remove_unheld();
+    assert_false(exists(name, ""));
+    /* A link of that name to something else is not followed, nor is a FIFO waited for. */
+    const char *path = "/dev/shm" WIRE_SHM_BUFFER_PREFIX "sp13";
+    assert_int_equal(mkfifo(path, 0600), 0);
+    (void)shm_remove_unheld();
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/dev/shm/topkd-holds-target", path), 0);
+    make("/topkd-holds-target", "");
+    (void)shm_remove_unheld();
+    assert_true(exists("/topkd-holds-target", ""));
+    shm_unlink("/topkd-holds-target");
+    assert_int_equal(unlink(path), 0);
 }
 
 /* ---- System ---------------------------------------------------------------------------------- */
@@ -386,6 +421,7 @@ int main(void)
         PART_TEST(sp_06_objects_of_one_life),
         PART_TEST(sp_07_dead_instances_go_live_ones_stay),
         PART_TEST(sp_08_foreign_objects_stay),
+        PART_TEST(sp_13_buffers_nobody_holds),
         PART_TEST(sp_09_sealed_settings),
         PART_TEST(sp_10_epochs_grow),
         PART_TEST(sp_11_devices),
