@@ -82,7 +82,7 @@ static void forget_pipes(struct endpoint *endpoint)
         while (endpoint->hash[i] != NULL) { /* opened() was still to come */
             struct endpoint_pipe *pipe = endpoint->hash[i];
             endpoint->hash[i] = pipe->hash_next;
-            free(pipe);
+            endpoint_pipe_free(pipe);
         }
     }
 }

@@ -76,6 +76,7 @@ uint32_t endpoint_num_unsent(const struct endpoint *endpoint);
 /* ---- Pipes ---------------------------------------------------------------------------------- */
 
 const struct peer *endpoint_pipe_peer(const struct endpoint_pipe *pipe);
+const struct peer_groups *endpoint_pipe_groups(const struct endpoint_pipe *pipe);
 uint32_t endpoint_pipe_id(const struct endpoint_pipe *pipe); /* for logs */
 void endpoint_pipe_set_user(struct endpoint_pipe *pipe, void *user);
 void *endpoint_pipe_user(const struct endpoint_pipe *pipe); /* NULL at first */

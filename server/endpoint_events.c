@@ -2,9 +2,16 @@
 
 #include "assert.h"
 #include "log.h"
+#include "nng_repair.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+
+void endpoint_pipe_free(struct endpoint_pipe *pipe)
+{
+    free(pipe->groups.ids);
+    free(pipe);
+}
 
 /* ---- On NNG's threads: push, wake, receive on
  * --------------------------------------------------------- */
@@ -75,9 +82,11 @@ static void pipe_added(struct endpoint *endpoint, nng_pipe id)
     }
     pipe->endpoint = endpoint;
     pipe->pipe = id;
+    nng_repair_groups_begin();
     pipe->peer = (struct peer){.uid = pipe_option(id, NNG_OPT_IPC_PEER_UID),
                                .gid = pipe_option(id, NNG_OPT_IPC_PEER_GID),
                                .pid = pipe_option(id, NNG_OPT_IPC_PEER_PID)};
+    nng_repair_groups_end(&pipe->groups);
     pipe->opened = (struct event){.kind = EVENT_PIPE_OPENED, .object = pipe};
     pipe->closed = (struct event){.kind = EVENT_PIPE_CLOSED, .object = pipe};
 
@@ -97,7 +106,7 @@ static void pipe_added(struct endpoint *endpoint, nng_pipe id)
     log_warn("connection_refused",
              "reason=limits.connections_max limit=%" PRIu32 " uid=%" PRId64 " pid=%" PRId64, limit,
              pipe->peer.uid, pipe->peer.pid);
-    free(pipe);
+    endpoint_pipe_free(pipe);
     nng_pipe_close(id);
 }
 
@@ -127,7 +136,7 @@ void endpoint_pipe_unref(struct endpoint_pipe *pipe)
     topkd_assert(pipe->num_requests > 0);
     pipe->num_requests--;
     if (pipe->num_requests == 0 && !pipe->is_announced)
-        free(pipe);
+        endpoint_pipe_free(pipe);
 }
 
 void endpoint_request_free(struct endpoint_request *request)
@@ -307,6 +316,11 @@ void endpoint_sweep_callback(uv_timer_t *timer)
 const struct peer *endpoint_pipe_peer(const struct endpoint_pipe *pipe)
 {
     return &pipe->peer;
+}
+
+const struct peer_groups *endpoint_pipe_groups(const struct endpoint_pipe *pipe)
+{
+    return &pipe->groups;
 }
 
 uint32_t endpoint_pipe_id(const struct endpoint_pipe *pipe)

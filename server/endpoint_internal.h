@@ -25,6 +25,7 @@ struct endpoint_pipe {
     struct endpoint *endpoint;
     nng_pipe pipe;
     struct peer peer;
+    struct peer_groups groups;
     struct endpoint_pipe *hash_next; /* guarded by endpoint->mutex */
     struct event opened, closed;     /* each is queued once */
     /* The rest is the loop's. */
@@ -87,6 +88,7 @@ void endpoint_sweep_callback(uv_timer_t *timer);
 
 /* The context is free: it receives, or waits for its turn to. */
 void endpoint_request_free(struct endpoint_request *request);
+void endpoint_pipe_free(struct endpoint_pipe *pipe);
 /* A request of the pipe has ended; frees a closed pipe with its last one. */
 void endpoint_pipe_unref(struct endpoint_pipe *pipe);
 /* Closes the connection, once. */

@@ -11,4 +11,10 @@ struct peer {
     int64_t uid, gid, pid;
 };
 
+/* Its supplementary groups; the kernel's list, which may repeat the primary one. */
+struct peer_groups {
+    uint32_t num_ids;
+    uint32_t *ids; /* NULL: none */
+};
+
 #endif

@@ -340,14 +340,18 @@ static bool has_id(const struct settings_ids *ids, uint32_t id)
     return false;
 }
 
-bool settings_allow(const struct settings *settings, uid_t uid_self, uid_t uid, gid_t gid)
+bool settings_allow(const struct settings *settings, uid_t uid_self, uid_t uid, gid_t gid,
+                    const struct peer_groups *groups)
 {
     const struct settings_ids *uids = &settings->access.uids, *gids = &settings->access.gids;
     if (uid == 0 || uid == uid_self)
         return true;
     if (uids->num_ids == 0 && gids->num_ids == 0)
         return true; /* the kernel has judged by owner, group and mode of folder and socket */
-    return has_id(uids, uid) || has_id(gids, gid);
+    bool is_allowed = has_id(uids, uid) || has_id(gids, gid);
+    for (uint32_t i = 0; groups != NULL && i < groups->num_ids && !is_allowed; i++)
+        is_allowed = has_id(gids, groups->ids[i]);
+    return is_allowed;
 }
 
 bool settings_allow_operator(const struct settings *settings, uid_t uid_self, uid_t uid)

@@ -7,6 +7,7 @@
 #ifndef TOPKD_SERVER_SETTINGS_H
 #define TOPKD_SERVER_SETTINGS_H
 
+#include "peer.h"
 #include "settings_table.h"
 #include "topkd_status.h"
 #include "topkd_wire.h"
@@ -134,8 +135,10 @@ struct settings_changes {
 void settings_merge_live(struct settings *current, const struct settings *fresh,
                          struct settings_changes *changes_p);
 
-/* May this peer open a connection; may it operate the daemon (uid_self: the daemon's own)? */
-bool settings_allow(const struct settings *settings, uid_t uid_self, uid_t uid, gid_t gid);
+/* May this peer, a member of its primary group and the others (NULL: none), open a connection; may
+ * it operate the daemon (uid_self: the daemon's own)? */
+bool settings_allow(const struct settings *settings, uid_t uid_self, uid_t uid, gid_t gid,
+                    const struct peer_groups *groups);
 bool settings_allow_operator(const struct settings *settings, uid_t uid_self, uid_t uid);
 
 #endif

@@ -37,8 +37,11 @@ static uint32_t distance_of(const char *a, const char *b)
 
 void settings_guess_consider(struct settings_guess *guess, const char *name)
 {
+    size_t key_size = strlen(guess->key), name_size = strlen(name);
+    uint32_t limit = 1 + (uint32_t)name_size / 4; /* choice: beyond, a guess only confuses */
+    if (key_size > name_size + limit || name_size > key_size + limit)
+        return; /* an edit changes the length by one at most */
     uint32_t distance = distance_of(guess->key, name);
-    uint32_t limit = 1 + (uint32_t)strlen(name) / 4; /* choice: beyond, a guess only confuses */
     if (distance <= limit && (guess->best == NULL || distance < guess->distance)) {
         guess->best = name;
         guess->distance = distance;

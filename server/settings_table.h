@@ -38,7 +38,8 @@
       "Users that may open sessions, as names or numbers, beside root and the daemon's own user. " \
       "With uids and gids both empty the owner, group and mode of the sockets decide alone.")      \
     X(GROUPS, gids, 0, 0, 0, "", LIVE,                                                             \
-      "Groups whose members may open sessions; the primary group of the peer process counts.")     \
+      "Groups whose members may open sessions: the primary and the supplementary groups that the " \
+      "peer process had when it connected count.")                                                 \
     X(USERS, operator_uids, 0, 0, 0, "", LIVE,                                                     \
       "Users that may drain the daemon and see the sessions of others, beside root and the "       \
       "daemon's own user.")

@@ -146,22 +146,25 @@ static enum topkd_status answer(struct supervisor *supervisor, const struct peer
                       wire_kind_name(request->kind));
 }
 
-static bool is_allowed(const struct supervisor *supervisor, const struct peer *peer)
+static bool is_allowed(const struct supervisor *supervisor, const struct endpoint_pipe *pipe)
 {
+    const struct peer *peer = endpoint_pipe_peer(pipe);
     return peer->uid >= 0 && peer->gid >= 0 &&
-           settings_allow(&supervisor->settings, geteuid(), (uid_t)peer->uid, (gid_t)peer->gid);
+           settings_allow(&supervisor->settings, geteuid(), (uid_t)peer->uid, (gid_t)peer->gid,
+                          endpoint_pipe_groups(pipe));
 }
 
 /* Fills supervisor->reply for the bytes of one message. */
-static void make_reply(struct supervisor *supervisor, const struct peer *peer, const void *bytes,
-                       size_t size)
+static void make_reply(struct supervisor *supervisor, const struct endpoint_pipe *pipe,
+                       const void *bytes, size_t size)
 {
+    const struct peer *peer = endpoint_pipe_peer(pipe);
     struct wire_request *request = &supervisor->request;
     struct wire_reply *reply = &supervisor->reply;
     memset(reply, 0, sizeof *reply);
     supervisor->counters.requests++;
     /* A peer that may not speak is not listened to. */
-    if (!is_allowed(supervisor, peer)) {
+    if (!is_allowed(supervisor, pipe)) {
         reply->status = detail_set(reply->detail, TOPKD_E_NOT_PERMITTED,
                                    "neither user %" PRId64 " nor group %" PRId64
                                    " is in access.uids or access.gids",
@@ -194,7 +197,7 @@ static void on_request(void *owner, struct endpoint_request *endpoint_request)
     }
     const struct peer *peer = endpoint_pipe_peer(pipe);
     const void *bytes = endpoint_request_bytes(endpoint_request, &size);
-    make_reply(supervisor, peer, bytes, size);
+    make_reply(supervisor, pipe, bytes, size);
     const struct wire_reply *reply = &supervisor->reply;
     if (reply->status != TOPKD_OK)
         log_warn("request_failed", "kind=%s status=%s uid=%" PRId64 " pid=%" PRId64,

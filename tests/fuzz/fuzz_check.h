@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The entry point of a target: libFuzzer calls it, or replay.c with the files of a corpus. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -24,15 +25,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                          \
     } while (0)
 
-/* Are all bytes of an object this value, padding included? */
+/* Are all bytes of an object this value, padding included? Compared with itself one byte further: a
+ * loop over the bytes, with the fuzzer's marks in it, took most of the time of a search. */
 static inline bool fuzz_is_all(const void *object, size_t size, uint8_t value)
 {
     const uint8_t *bytes = object;
-    for (size_t i = 0; i < size; i++) {
-        if (bytes[i] != value)
-            return false;
-    }
-    return true;
+    return bytes[0] == value && memcmp(bytes, bytes + 1, size - 1) == 0;
 }
 
 #endif

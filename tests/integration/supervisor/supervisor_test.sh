@@ -484,6 +484,32 @@ strangers_are_answered_not_permitted() {
     stop 0
 }
 
+# Membership by a supplementary group counts, on both sockets, and only that of the list.
+supplementary_groups_count() {
+    local groups status url
+    need_other_user
+    chmod 755 "$dir"
+    write_config 'access: {gids: [4242]}'
+    sed -i "s|^socket:.*|socket: {directory: $run, directory_mode: 0755, mode: 0666}|" "$config"
+    start_ready
+    for url in "ipc://$run/topkd.sock" "ipc://$run/cpu.sock"; do
+        for groups in --clear-groups --groups=4241,4243 --groups=4241,4242,4243; do
+            status=$(field status "$(setpriv --reuid=65534 --regid=65534 "$groups" -- \
+                "$bin/supervisor_probe" "$url" ping)")
+            if [[ $groups == *4242* ]]; then
+                [[ $status == TOPKD_OK ]] || fail "$url $groups: $status"
+            else
+                [[ $status == TOPKD_E_NOT_PERMITTED ]] || fail "$url $groups: $status"
+            fi
+        done
+    done
+    # A group more than a page can hold.
+    status=$(field status "$(setpriv --reuid=65534 --regid=65534 \
+        --groups="$(seq -s, 10000 13000),4242" -- "$bin/supervisor_probe" "$url" ping)")
+    [[ $status == TOPKD_OK ]] || fail "3002 groups: $status"
+    stop 0
+}
+
 # What is no message is answered or cut off, and the next one is served.
 hostile_bytes_are_answered() {
     local bytes
