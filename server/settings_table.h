@@ -41,8 +41,8 @@
       "Groups whose members may open sessions: the primary and the supplementary groups that the " \
       "peer process had when it connected count.")                                                 \
     X(USERS, operator_uids, 0, 0, 0, "", LIVE,                                                     \
-      "Users that may drain the daemon and see the sessions of others, beside root and the "       \
-      "daemon's own user.")
+      "Users that may drain the daemon and see sessions and statistics of others, beside root "    \
+      "and the daemon's own user.")
 
 #define SETTINGS_LIMITS_TABLE(X)                                                                   \
     X(U32, connections_max, 1, 65536, 512, "", LIVE,                                               \

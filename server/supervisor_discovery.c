@@ -79,10 +79,19 @@ static void answer_devices(const struct supervisor *supervisor, struct wire_devi
     }
 }
 
-static void answer_stats(const struct supervisor *supervisor, struct wire_stats_reply *reply)
+static bool is_operator(const struct supervisor *supervisor, const struct peer *peer)
+{
+    return peer->uid >= 0 &&
+           settings_allow_operator(&supervisor->settings, geteuid(), (uid_t)peer->uid);
+}
+
+static void answer_stats(const struct supervisor *supervisor, const struct peer *peer,
+                         struct wire_stats_reply *reply)
 {
     reply->uptime_ms = uv_now(&supervisor->loop) - supervisor->started_ms;
     reply->epoch = supervisor->epoch;
+    if (!is_operator(supervisor, peer)) /* the rest is about others */
+        return;
     for (uint32_t i = 0; i < supervisor->num_slots; i++) {
         const struct slot *slot = &supervisor->slots[i];
         if (slot->state != SLOT_READY && slot->state != SLOT_DRAINING)
@@ -100,8 +109,7 @@ static enum topkd_status answer_drain(struct supervisor *supervisor,
                                       const struct wire_drain_request *drain,
                                       const struct peer *peer, char *detail)
 {
-    if (peer->uid < 0 ||
-        !settings_allow_operator(&supervisor->settings, geteuid(), (uid_t)peer->uid))
+    if (!is_operator(supervisor, peer))
         return detail_set(detail, TOPKD_E_NOT_PERMITTED,
                           "user %" PRId64 " may not drain the daemon; only root, user %u and "
                           "access.operator_uids may",
@@ -126,7 +134,7 @@ static enum topkd_status answer(struct supervisor *supervisor, const struct peer
         answer_devices(supervisor, &reply->u.devices);
         return TOPKD_OK;
     case WIRE_STATS:
-        answer_stats(supervisor, &reply->u.stats);
+        answer_stats(supervisor, peer, &reply->u.stats);
         return TOPKD_OK;
     case WIRE_DRAIN:
         return answer_drain(supervisor, &request->u.drain, peer, reply->detail);

@@ -251,7 +251,7 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
                                    "(limits.batch_max of the session is 0)");
         return false;
     case WIRE_STATS:
-        worker_stats(worker, &reply->u.stats);
+        worker_stats(worker, session, is_operator, &reply->u.stats);
         return false;
     case WIRE_SESSIONS:
         worker_sessions(worker, session, is_operator, &reply->u.sessions);

@@ -146,7 +146,9 @@ void worker_reply_init(const struct worker *worker, struct wire_reply *reply, ui
 
 /* ---- worker_query.c -------------------------------------------------------------------------- */
 
-void worker_stats(struct worker *worker, struct wire_stats_reply *reply);
+/* All that is counted, or only what `own` (NULL: none) has when the peer is no operator. */
+void worker_stats(struct worker *worker, const struct session *own, bool is_operator,
+                  struct wire_stats_reply *reply);
 /* All sessions, or only `own` (NULL: none) when the peer is no operator. */
 void worker_sessions(const struct worker *worker, const struct session *own, bool is_operator,
                      struct wire_sessions_reply *reply);

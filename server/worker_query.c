@@ -28,13 +28,32 @@ static void copy_buckets(const struct bucket_table *table, struct wire_stats_rep
     }
 }
 
-void worker_stats(struct worker *worker, struct wire_stats_reply *reply)
+/* What a client may know: what it has itself. */
+static void own_stats(const struct session *own, struct wire_stats_reply *reply)
+{
+    if (own == NULL)
+        return;
+    reply->sessions = 1;
+    reply->sessions_opened = 1;
+    reply->requests = own->num_requests;
+    reply->regions = own->regions.num_regions;
+    reply->leases = own->arena.num_leased;
+    reply->mapped_bytes = own->regions.num_bytes;
+    count_phases(own, reply);
+}
+
+void worker_stats(struct worker *worker, const struct session *own, bool is_operator,
+                  struct wire_stats_reply *reply)
 {
     struct topk_routes routes;
 
-    *reply = worker->stats;
+    *reply = is_operator ? worker->stats : (struct wire_stats_reply){.uptime_ms = 0};
     reply->uptime_ms = (uv_hrtime() - worker->started_ns) / 1000000;
     reply->epoch = worker->args->epoch;
+    if (!is_operator) {
+        own_stats(own, reply);
+        return;
+    }
     reply->sessions = worker->num_sessions;
     reply->mapped_bytes = worker->regions.mapped_bytes;
     for (const struct session *session = worker->sessions; session != NULL;

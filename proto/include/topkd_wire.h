@@ -299,7 +299,8 @@ struct wire_bucket_stats {
     uint64_t requests;
 };
 
-/* Counters since the worker's (or supervisor's) start, gauges as of now. */
+/* Counters since the worker's (or supervisor's) start, gauges as of now. Who is no operator gets
+ * uptime and epoch, and from a worker what its own session has; all else is 0. */
 struct wire_stats_reply {
     uint64_t uptime_ms, epoch;
     uint32_t sessions, regions, leases, queued, running;

@@ -2,6 +2,7 @@
 #include "raw.h"
 #include "server/control.h"
 
+#include <grp.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -249,11 +250,57 @@ static void it_06_sessions_at_their_limit(void **state)
 }
 
 /* As another user: refused by name; and without operator rights one sees only oneself. */
+/* One request and its answer in `reply`; NNG does not survive fork, so a child speaks the stream.
+ */
+static bool child_call(int fd, uint32_t id, const struct wire_request *request)
+{
+    static uint8_t bytes[WIRE_MESSAGE_SIZE_MAX];
+    static struct wire_buffer buffer;
+    size_t size = 0;
+    (void)wire_request_encode(request, bytes, sizeof(bytes), &size, NULL);
+    return raw_stream_send(fd, id, bytes, size) &&
+           raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) &&
+           wire_reply_decode(bytes, size, &buffer, &reply, NULL) == TOPKD_OK;
+}
+
+/* A client of another user; returns its exit code, 0 when all is as it should be. */
+static int child_of_user(const struct raw_worker *worker, uid_t uid)
+{
+    if (setgroups(0, NULL) != 0 || setgid(uid) != 0 || setuid(uid) != 0)
+        return 90;
+    int fd = raw_stream_connect(worker);
+    if (fd < 0)
+        return 91;
+    raw_stream_handshake(fd);
+    struct wire_request request = {.kind = WIRE_HELLO, .u.hello.version = WIRE_VERSION};
+    if (!child_call(fd, 1, &request))
+        return 92;
+    if (reply.status != TOPKD_OK)
+        return (int)reply.status;
+    /* Of the other session it learns nothing, and it operates nothing. */
+    request = (struct wire_request){.kind = WIRE_SESSIONS};
+    if (!child_call(fd, 2, &request) || reply.u.sessions.num_total != 1 ||
+        reply.u.sessions.sessions[0].uid != uid)
+        return 94;
+    request = (struct wire_request){.kind = WIRE_STATS};
+    if (!child_call(fd, 3, &request) || reply.status != TOPKD_OK || reply.u.stats.sessions != 1 ||
+        reply.u.stats.requests != 0 || reply.u.stats.regions != 0 ||
+        reply.u.stats.mapped_bytes != 0 || reply.u.stats.num_buckets != 0 ||
+        reply.u.stats.scores_read != 0 || reply.u.stats.request_ns_sum != 0 ||
+        reply.u.stats.epoch != worker->epoch)
+        return 95;
+    request = (struct wire_request){.kind = WIRE_DRAIN, .u.drain.deadline_ms = 0};
+    if (!child_call(fd, 4, &request) || reply.status != TOPKD_E_NOT_PERMITTED)
+        return 96;
+    return 0;
+}
+
 static void it_07_access_lists_hold(void **state)
 {
     (void)state;
     struct raw_worker worker;
     struct raw_client client, stranger;
+    struct raw_shm shm;
     /* root and the daemon's own user always may, so the list is tested from a child of other uid.
      */
     raw_worker_start(&worker, "socket: {mode: 0666}\naccess: {uids: [4242]}", NULL);
@@ -265,50 +312,20 @@ static void it_07_access_lists_hold(void **state)
         skip();
     }
     assert_int_equal(chmod(worker.directory, 0755), 0);
+    raw_expect_selects(&client); /* something to be told of */
+    raw_shm_create(&shm, 4096);
+    raw_register(&client, &shm, WIRE_ACCESS_READ);
     const uid_t uids[] = {4243, 4242};
     for (int i = 0; i < 2; i++) {
         pid_t pid = fork();
-        if (pid == 0) {
-            /* NNG does not survive fork: the child speaks the stream itself. */
-            static uint8_t bytes[WIRE_MESSAGE_SIZE_MAX];
-            static struct wire_buffer buffer;
-            size_t size = 0;
-            if (setgid(uids[i]) != 0 || setuid(uids[i]) != 0)
-                _exit(90);
-            int fd = raw_stream_connect(&worker);
-            if (fd < 0)
-                _exit(91);
-            raw_stream_handshake(fd);
-            struct wire_request request = {.kind = WIRE_HELLO, .u.hello.version = WIRE_VERSION};
-            (void)wire_request_encode(&request, bytes, sizeof(bytes), &size, NULL);
-            if (!raw_stream_send(fd, 1, bytes, size) ||
-                !raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) ||
-                wire_reply_decode(bytes, size, &buffer, &reply, NULL) != TOPKD_OK)
-                _exit(92);
-            if (reply.status != TOPKD_OK)
-                _exit((int)reply.status);
-            request = (struct wire_request){.kind = WIRE_SESSIONS};
-            (void)wire_request_encode(&request, bytes, sizeof(bytes), &size, NULL);
-            if (!raw_stream_send(fd, 2, bytes, size) ||
-                !raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) ||
-                wire_reply_decode(bytes, size, &buffer, &reply, NULL) != TOPKD_OK)
-                _exit(93);
-            if (reply.u.sessions.num_total != 1 || reply.u.sessions.sessions[0].uid != uids[i])
-                _exit(94);
-            request = (struct wire_request){.kind = WIRE_DRAIN, .u.drain.deadline_ms = 0};
-            (void)wire_request_encode(&request, bytes, sizeof(bytes), &size, NULL);
-            if (!raw_stream_send(fd, 3, bytes, size) ||
-                !raw_stream_receive(fd, RAW_TIMEOUT_MS, bytes, &size) ||
-                wire_reply_decode(bytes, size, &buffer, &reply, NULL) != TOPKD_OK ||
-                reply.status != TOPKD_E_NOT_PERMITTED)
-                _exit(95);
-            _exit(0);
-        }
+        if (pid == 0)
+            _exit(child_of_user(&worker, uids[i]));
         int status;
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), i == 0 ? TOPKD_E_NOT_PERMITTED : 0);
     }
+    raw_shm_destroy(&shm);
     /* We are root, so an operator: both sessions may be seen while they live. */
     raw_connect(&stranger, &worker);
     struct wire_request request = {.kind = WIRE_SESSIONS};
