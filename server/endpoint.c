@@ -2,6 +2,7 @@
 
 #include "assert.h"
 #include "detail.h"
+#include "log.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -9,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+#include <sysexits.h>
+#include <time.h>
 #include <unistd.h>
 
 #define URL_PREFIX "ipc://"
@@ -46,13 +49,84 @@ static enum topkd_status add_contexts(struct endpoint *endpoint, uint32_t num_co
     return TOPKD_OK;
 }
 
-/* Frees the socket and all that NNG's threads can reach, then the requests. */
-static void socket_close(struct endpoint *endpoint)
+/* nng_close on a thread of its own, so that the wait for it can end. */
+struct closer {
+    nng_socket socket;
+    pthread_mutex_t mutex;
+    pthread_cond_t cond; /* of the monotonic clock */
+    bool is_done;
+};
+
+static void *close_on_thread(void *arg)
+{
+    struct closer *closer = arg;
+    nng_close(closer->socket); /* ends every receive, and every pipe with its callbacks */
+    pthread_mutex_lock(&closer->mutex);
+    closer->is_done = true;
+    pthread_cond_signal(&closer->cond);
+    pthread_mutex_unlock(&closer->mutex);
+    return NULL;
+}
+
+static bool wait_closed(struct closer *closer)
+{
+    struct timespec end;
+    int error = 0;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += ENDPOINT_CLOSE_MS / 1000u;
+    end.tv_nsec += (long)(ENDPOINT_CLOSE_MS % 1000u) * 1000000;
+    if (end.tv_nsec >= 1000000000) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&closer->mutex);
+    while (!closer->is_done && error == 0)
+        error = pthread_cond_timedwait(&closer->cond, &closer->mutex, &end);
+    bool is_done = closer->is_done;
+    pthread_mutex_unlock(&closer->mutex);
+    return is_done;
+}
+
+static bool close_in_time(nng_socket socket)
+{
+    struct closer *closer = calloc(1, sizeof(*closer));
+    pthread_condattr_t attributes;
+    pthread_t thread;
+    if (closer == NULL) {
+        nng_close(socket);
+        return true;
+    }
+    closer->socket = socket;
+    pthread_mutex_init(&closer->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&closer->cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (pthread_create(&thread, NULL, close_on_thread, closer) != 0) {
+        close_on_thread(closer);
+    } else if (wait_closed(closer)) {
+        pthread_join(thread, NULL);
+    } else {
+        pthread_detach(thread);
+        log_error("close_stuck", "after_ms=%u reason=\"NNG did not close its socket\"",
+                  ENDPOINT_CLOSE_MS);
+        return false; /* the thread keeps the closer */
+    }
+    pthread_cond_destroy(&closer->cond);
+    pthread_mutex_destroy(&closer->mutex);
+    free(closer);
+    return true;
+}
+
+/* Frees the socket and all that NNG's threads can reach, then the requests. False: NNG is stuck,
+ * and nothing was freed. */
+static bool socket_close(struct endpoint *endpoint)
 {
     pthread_mutex_lock(&endpoint->mutex);
     endpoint->is_stopping = true;
     pthread_mutex_unlock(&endpoint->mutex);
-    nng_close(endpoint->socket); /* ends every receive, and every pipe with its callbacks */
+    if (!close_in_time(endpoint->socket))
+        return false;
     for (uint32_t i = 0; i < endpoint->num_requests; i++)
         nng_aio_stop(endpoint->requests[i]->aio); /* its callback has run: nothing is pushed now */
     for (uint32_t i = 0; i < endpoint->num_requests; i++) {
@@ -71,6 +145,7 @@ static void socket_close(struct endpoint *endpoint)
     free(endpoint->requests);
     endpoint->requests = NULL;
     endpoint->num_requests = 0;
+    return true;
 }
 
 /* Ends what is known of the pipes once NNG has none any more. */
@@ -209,7 +284,8 @@ enum topkd_status endpoint_open(const struct endpoint_config *config, struct end
 
 err_socket:
     endpoint->is_closing = true;
-    socket_close(endpoint);
+    if (!socket_close(endpoint))
+        _exit(EX_SOFTWARE); /* no caller could go on beside NNG's threads */
     forget_pipes(endpoint);
 err_handles:
     endpoint->is_closing = true;
@@ -221,14 +297,16 @@ err_free:
     return status;
 }
 
-void endpoint_close(struct endpoint *endpoint)
+bool endpoint_close(struct endpoint *endpoint)
 {
     topkd_assert(!endpoint->is_closing && !endpoint->is_handling);
     endpoint->is_closing = true;
     uv_timer_stop(&endpoint->sweep);
-    socket_close(endpoint);
+    if (!socket_close(endpoint))
+        return false;
     forget_pipes(endpoint);
     close_handles(endpoint);
+    return true;
 }
 
 enum topkd_status endpoint_configure(struct endpoint *endpoint,

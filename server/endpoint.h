@@ -34,6 +34,10 @@ struct endpoint_handler {
     void (*request)(void *owner, struct endpoint_request *request);
 };
 
+/* Choice: NNG closes in milliseconds; 1.5 waits for ever when a peer went away between the header
+ * and the body of a message in an unlucky moment. */
+#define ENDPOINT_CLOSE_MS 2000u
+
 /* What endpoint_configure can change while the endpoint is open. */
 struct endpoint_limits {
     uint32_t num_contexts; /* requests held at once; never shrinks */
@@ -63,8 +67,10 @@ enum topkd_status endpoint_open(const struct endpoint_config *config, struct end
 
 /* Closes the socket and every pipe (closed() is called for each) and removes the socket file. The
  * memory goes when the loop has run its close callbacks. Requests still held must not be replied
- * to any more. Blocks for as long as NNG takes to stop, some milliseconds. Not from a handler. */
-void endpoint_close(struct endpoint *endpoint);
+ * to any more. Blocks for as long as NNG takes to stop, some milliseconds. Not from a handler.
+ * False: NNG did not stop within ENDPOINT_CLOSE_MS. Then its threads may still use the endpoint and
+ * the loop's handle of it, so that nothing was freed: the process is to end by _exit. */
+bool endpoint_close(struct endpoint *endpoint);
 
 /* Takes new limits over. NO_MEMORY when contexts could not be added; the rest applies. */
 enum topkd_status endpoint_configure(struct endpoint *endpoint,

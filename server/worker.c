@@ -226,7 +226,8 @@ bool worker_end_check(struct worker *worker)
     uint64_t linger_ms = has_unsent ? WORKER_LINGER_MAX_MS : WORKER_LINGER_MS;
     if (now_ns - worker->rested_ns < UINT64_C(1000000) * linger_ms)
         return false;
-    endpoint_close(worker->endpoint);
+    if (!endpoint_close(worker->endpoint))
+        _exit(worker->exit_code); /* the supervisor removes what is left */
     worker->endpoint = NULL;
     worker_control_stop(worker);
     uv_close((uv_handle_t *)&worker->ended.async, NULL);

@@ -632,6 +632,22 @@ worker_that_ignores_a_drain() {
     (($(date +%s%3N) - begin >= 200)) || fail "it was killed before the deadline"
 }
 
+# NNG may never end to close its socket; the daemon does, and leaves nothing.
+ends_although_nng_does_not() {
+    local objects
+    fake good
+    export TOPKD_FAKE_STUCK=1
+    start_ready
+    objects=$(instance)
+    stop 0
+    logged 'close_stuck after_ms=' || fail "NNG closed"
+    [[ ! -e $run/topkd.sock ]] || fail "the socket is left"
+    (($(shm_objects "$objects") == 0)) || fail "shared memory is left"
+    unset TOPKD_FAKE_STUCK
+    start_ready
+    stop 0
+}
+
 # A worker that is still starting has no clients to wait for.
 drain_while_starting() {
     fake never_ready
