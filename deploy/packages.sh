@@ -25,7 +25,8 @@ packages_of() {
     check)
         # clang: fuzz targets (libFuzzer is in libclang-rt), formatter, static checks
         echo clang libclang-rt-dev clang-format clang-tidy
-        echo git mandoc shellcheck
+        # prometheus: promtool reads the metrics
+        echo git mandoc shellcheck prometheus
         ;;
     *)
         echo "packages.sh: no group '$1'; groups are build, test and check" >&2

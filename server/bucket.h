@@ -31,7 +31,8 @@ struct bucket {
     uint32_t num_active; /* requests that use it now */
     uint64_t last_used;  /* tick of the table */
     uint64_t num_requests;
-    void *prepared; /* of the device */
+    uint64_t num_misses; /* requests that a graph had to be made for; the device's, atomic */
+    void *prepared;      /* of the device */
 };
 
 struct bucket_table {

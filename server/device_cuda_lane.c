@@ -122,6 +122,8 @@ static bool job_enqueue(struct device_lane *lane, struct device_job *job,
     struct device_cuda *cuda = lane->cuda;
     struct cuda_bucket *bucket = job->bucket->prepared;
     struct cuda_exec *exec;
+    if (bucket->execs[lane->number].exec == NULL)
+        __atomic_add_fetch(&job->bucket->num_misses, 1, __ATOMIC_RELAXED);
     *status_p = cuda_exec_get(lane, bucket, &exec, job->detail);
     if (*status_p != TOPKD_OK)
         return false;

@@ -1,6 +1,7 @@
 /* topkd: the supervisor, or with --worker (by the supervisor only) one worker. */
 #include "assert.h"
 #include "control.h"
+#include "figures.h"
 #include "log.h"
 #include "nng_repair.h"
 #include "options.h"
@@ -10,6 +11,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,7 +196,10 @@ static int run_worker(const struct options *options)
         return exit_code_of(status);
     }
     close(CONTROL_CONFIG_FD);
-    close_range(CONTROL_FD + 1, ~0u, 0); /* whatever slipped through the start of the process */
+    /* The page of figures is mapped by the worker, which has no more use for its descriptor. */
+    args.figures_fd = fcntl(FIGURES_FD, F_GET_SEALS) >= 0 ? FIGURES_FD : -1;
+    /* Whatever slipped through the start of the process. */
+    close_range(args.figures_fd >= 0 ? FIGURES_FD + 1 : CONTROL_FD + 1, ~0u, 0);
     snprintf(role, sizeof role, "worker-%.*s", (int)sizeof args.device - 1, args.device);
     (void)prctl(PR_SET_NAME, role); /* the first 15 characters, in ps and top */
     unsetenv("NOTIFY_SOCKET");      /* the supervisor alone speaks to systemd */

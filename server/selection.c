@@ -405,6 +405,7 @@ bool selection_start(struct session *session, const struct wire_select_request *
     reply->status = check_request(session, select, reply->detail);
     if (reply->status != TOPKD_OK) {
         stats_request_refused(&worker->stats);
+        figures_count(&worker->tally, reply->status);
         return false;
     }
     struct selection *selection = take(session);
@@ -414,6 +415,7 @@ bool selection_start(struct session *session, const struct wire_select_request *
         give_back(selection, true);
         put_back(selection);
         stats_request_refused(&worker->stats);
+        figures_count(&worker->tally, reply->status);
         return false;
     }
     selection->timeout_ms =
@@ -446,6 +448,7 @@ void selection_finish(struct selection *selection)
     selection->reply.queued_ns = job->queued_ns;
     selection->reply.run_ns = job->run_ns;
     stats_request_done(&worker->stats, job->status, uv_hrtime() - job->submitted_ns, job->run_ns);
+    figures_count(&worker->tally, job->status);
     if (job->status == TOPKD_E_DEVICE_FAULT || job->status == TOPKD_E_REGION_FAULT) {
         char quoted[LOG_QUOTE_SIZE];
         log_warn("request_failed", "session=%" PRIu64 " sequence=%" PRIu64 " status=%s reason=%s",

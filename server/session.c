@@ -72,6 +72,7 @@ static void orphan_died(struct process_watch *watch)
     orphan->is_dead = true;
     if (orphan->session != NULL) {
         /* A child of it may have inherited the connection; that does not keep the session. */
+        orphan->worker->tally.ends[FIGURES_END_DIED]++;
         session_end(orphan->session, TOPKD_E_CANCELLED);
         return;
     }

@@ -32,12 +32,14 @@
 #define ENTRY_LIMITS(...) SETTINGS_ENTRY(limits, __VA_ARGS__)
 #define ENTRY_WORKER(...) SETTINGS_ENTRY(worker, __VA_ARGS__)
 #define ENTRY_DRAIN(...) SETTINGS_ENTRY(drain, __VA_ARGS__)
+#define ENTRY_HTTP(...) SETTINGS_ENTRY(http, __VA_ARGS__)
 #define ENTRY_LOG(...) SETTINGS_ENTRY(log, __VA_ARGS__)
 
 const struct settings_entry settings_entries[] = {
     SETTINGS_SOCKET_TABLE(ENTRY_SOCKET) SETTINGS_ACCESS_TABLE(ENTRY_ACCESS)
         SETTINGS_LIMITS_TABLE(ENTRY_LIMITS) SETTINGS_WORKER_TABLE(ENTRY_WORKER)
-            SETTINGS_DRAIN_TABLE(ENTRY_DRAIN) SETTINGS_LOG_TABLE(ENTRY_LOG)};
+            SETTINGS_DRAIN_TABLE(ENTRY_DRAIN) SETTINGS_HTTP_TABLE(ENTRY_HTTP)
+                SETTINGS_LOG_TABLE(ENTRY_LOG)};
 const uint32_t settings_num_entries = sizeof settings_entries / sizeof settings_entries[0];
 _Static_assert(sizeof settings_entries / sizeof settings_entries[0] == SETTINGS_NUM_ENTRIES,
                "a section of SETTINGS_SECTION_TABLE has no expander above");

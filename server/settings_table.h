@@ -96,6 +96,18 @@
     X(U32, restart_max_ms, 10, 600000, 10000, "milliseconds", LIVE,                                \
       "Longest wait before a worker is started again. At least restart_min_ms.")
 
+#define SETTINGS_HTTP_TABLE(X)                                                                     \
+    X(U32, port, 0, 65535, 0, "", RESTART,                                                         \
+      "TCP port on 127.0.0.1. Every user of the machine can read what is there; it names no "      \
+      "client, user or process. 0: off.")                                                          \
+    X(U32, ready_ms, 100, 600000, 4000, "milliseconds", LIVE,                                      \
+      "A device is ready while its last right canary, a real selection, ended at most so long "    \
+      "and worker.canary_interval_ms ago.")                                                        \
+    X(U32, connections_max, 1, 1024, 32, "", LIVE,                                                 \
+      "Connections at once; one more takes the place of the oldest.")                              \
+    X(U32, request_ms, 100, 60000, 5000, "milliseconds", LIVE,                                     \
+      "Time that a connection has to send its request, and again to take the answer.")
+
 #define SETTINGS_DRAIN_TABLE(X)                                                                    \
     X(U32, deadline_ms, 0, 600000, 10000, "milliseconds", LIVE,                                    \
       "Time that work in flight has to end after SIGTERM or topkctl drain.")
@@ -115,6 +127,8 @@
       "with a status that says so.")                                                               \
     S(worker, SETTINGS_WORKER_TABLE, "How workers are watched and restarted.")                     \
     S(drain, SETTINGS_DRAIN_TABLE, "How the daemon ends.")                                         \
+    S(http, SETTINGS_HTTP_TABLE,                                                                   \
+      "What people, probes and Prometheus see: /, /metrics, /livez, /readyz and /status.json.")    \
     S(log, SETTINGS_LOG_TABLE, "One line a fact on the standard error.")
 
 #endif

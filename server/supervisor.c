@@ -180,6 +180,7 @@ static void on_finish(uv_timer_t *timer)
     if (!endpoint_close(supervisor->endpoint))
         leave(supervisor);
     supervisor->endpoint = NULL;
+    supervisor_http_close(supervisor);
     for (uint32_t i = 0; i < supervisor->num_slots; i++)
         slot_close(&supervisor->slots[i]);
     for (uint32_t i = 0; i < SUPERVISOR_SIGNALS; i++)
@@ -254,6 +255,7 @@ static bool apply(struct supervisor *supervisor, const struct settings *fresh)
     supervisor->settings_fd = fd;
     log_configure((enum log_level)merged.log.level, merged.log.rate_per_s);
     discovery_configure(supervisor);
+    supervisor_http_configure(supervisor);
     for (uint32_t i = 0; i < supervisor->num_slots; i++)
         slot_reload(&supervisor->slots[i], fd);
     log_paths("now", changes.live, changes.num_live);
@@ -355,7 +357,9 @@ static int serve(struct supervisor *supervisor, const struct settings_device *de
     }
     for (uint32_t i = 0; i < supervisor->num_slots; i++)
         slot_init(&supervisor->slots[i], supervisor, &devices[i]);
-    enum topkd_status status = discovery_open(supervisor, detail);
+    enum topkd_status status = supervisor_http_open(supervisor, detail);
+    if (status == TOPKD_OK)
+        status = discovery_open(supervisor, detail);
     if (status == TOPKD_OK) {
         for (uint32_t i = 0; i < supervisor->num_slots; i++)
             slot_start(&supervisor->slots[i]);
@@ -363,6 +367,7 @@ static int serve(struct supervisor *supervisor, const struct settings_device *de
         char text[LOG_QUOTE_SIZE];
         log_error("start_failed", "error=%s", log_quote(text, detail));
         supervisor->exit_code = status == TOPKD_E_IN_USE ? EX_TEMPFAIL : EX_OSERR;
+        supervisor_http_close(supervisor);
         uv_walk(&supervisor->loop, close_handle, NULL);
     }
     uv_run(&supervisor->loop, UV_RUN_DEFAULT);

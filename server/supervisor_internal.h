@@ -6,6 +6,8 @@
 
 #include "control.h"
 #include "endpoint.h"
+#include "figures.h"
+#include "http.h"
 #include "options.h"
 #include "settings.h"
 #include "supervisor_folder.h"
@@ -61,6 +63,9 @@ struct slot {
     const char *end_reason; /* why we ended this life; NULL: it ended by itself */
     struct control_ready ready;
     struct control_heartbeat heartbeat;
+    struct figures_page *figures_page; /* of all its lives; NULL without HTTP */
+    int figures_fd;                    /* of that page, or -1 */
+    struct figures figures;            /* what was read last */
 };
 
 /* Looks for buffers of dead clients, beside the loop: others may fill the folder as they like. */
@@ -92,6 +97,7 @@ struct supervisor {
     uint32_t num_slots;
     struct slot slots[SETTINGS_DEVICES_MAX];
     struct endpoint *endpoint;
+    struct http_server *http; /* NULL: off */
     struct supervisor_counters counters;
     bool is_draining, is_finishing, was_ready;
     int exit_code;
@@ -126,6 +132,15 @@ enum topkd_status discovery_open(struct supervisor *supervisor, char *detail);
 void discovery_remove_socket(const struct supervisor *supervisor);
 /* Takes changed limits over. */
 void discovery_configure(struct supervisor *supervisor);
+
+/* ---- supervisor_http.c ----------------------------------------------------------------------- */
+
+/* Does nothing while http.port is 0. Before the first worker starts. */
+enum topkd_status supervisor_http_open(struct supervisor *supervisor, char *detail);
+/* Takes changed limits over. */
+void supervisor_http_configure(struct supervisor *supervisor);
+/* Also when it is not open. */
+void supervisor_http_close(struct supervisor *supervisor);
 
 /* ---- supervisor.c ---------------------------------------------------------------------------- */
 

@@ -42,6 +42,7 @@ void slot_init(struct slot *slot, struct supervisor *supervisor,
     snprintf(slot->url, sizeof slot->url, URL_PREFIX "%s/%s.sock",
              supervisor->settings.socket.directory, device->device);
     slot->state = SLOT_STOPPED;
+    slot->figures_fd = -1;
     int error = uv_timer_init(&supervisor->loop, &slot->timer);
     topkd_assert(error == 0); /* it cannot fail */
     slot->timer.data = slot;
@@ -353,12 +354,14 @@ static int spawn(struct slot *slot, struct life *life, int worker_fd)
         {.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
         [CONTROL_FD] = {.flags = UV_INHERIT_FD, .data.fd = worker_fd},
         [CONTROL_CONFIG_FD] = {.flags = UV_INHERIT_FD, .data.fd = slot->supervisor->settings_fd},
+        [FIGURES_FD] = {.flags = UV_INHERIT_FD, .data.fd = slot->figures_fd},
     };
+    int num_fds = slot->figures_fd >= 0 ? FIGURES_FD + 1 : FIGURES_FD;
     uv_process_options_t options = {
         .exit_cb = on_process_exit,
         .file = "/proc/self/exe", /* this very file, also when a newer one is in its place */
         .args = command.argv,
-        .stdio_count = sizeof stdio / sizeof stdio[0],
+        .stdio_count = num_fds,
         .stdio = stdio,
     };
     life->process.data = life;

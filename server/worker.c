@@ -199,8 +199,10 @@ void worker_end(struct worker *worker, int exit_code, enum topkd_status status)
     struct session *next;
     for (struct session *session = worker->sessions; session != NULL; session = next) {
         next = session->next;
-        if (session->pipe != NULL)
-            session_end(session, status);
+        if (session->pipe == NULL)
+            continue;
+        worker->tally.ends[exit_code == EX_OK ? FIGURES_END_DRAINED : FIGURES_END_FAULT]++;
+        session_end(session, status);
     }
     session_orphans_close(worker);
     worker_drain_check(worker);
@@ -226,6 +228,7 @@ bool worker_end_check(struct worker *worker)
     uint64_t linger_ms = has_unsent ? WORKER_LINGER_MAX_MS : WORKER_LINGER_MS;
     if (now_ns - worker->rested_ns < UINT64_C(1000000) * linger_ms)
         return false;
+    worker_publish(worker); /* its last word */
     if (!endpoint_close(worker->endpoint))
         _exit(worker->exit_code); /* the supervisor removes what is left */
     worker->endpoint = NULL;
@@ -242,6 +245,7 @@ static void finish(struct worker *worker)
     }
     int error = uv_loop_close(&worker->loop);
     topkd_assert(error == 0);
+    figures_close(worker->figures_page);
     pthread_mutex_destroy(&worker->ended.mutex);
     free(worker);
 }
@@ -263,6 +267,10 @@ int worker_main(const struct settings *settings, const struct worker_args *args)
     worker->next_generation = 1;
     worker->ended.last = &worker->ended.first;
     pthread_mutex_init(&worker->ended.mutex, NULL);
+    if (args->figures_fd >= 0) {
+        worker->figures_page = figures_open(args->figures_fd);
+        close(args->figures_fd);
+    }
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error code, not a death */
 
     char detail[WIRE_DETAIL_SIZE] = "";

@@ -17,6 +17,7 @@ struct worker_args {
     uint64_t epoch;              /* this life; never used before on this machine since its boot */
     char url[WIRE_URL_SIZE];     /* where to listen: "ipc:///run/topkd/cpu.sock" */
     int control_fd;              /* channel to the supervisor, CONTROL_FD */
+    int figures_fd;              /* page that the supervisor reads (figures.h), or -1 */
     /* Every POSIX shared memory object of this worker begins with it ("/topkd-<instance>-<epoch>-",
      * at most 48 characters), so that the supervisor can remove what a dead worker left. */
     char shm_prefix[WIRE_NAME_SIZE];

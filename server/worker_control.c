@@ -37,6 +37,7 @@ static void send_heartbeat(struct worker *worker)
                                    : (uv_hrtime() - canary->finished_ns) / NS_PER_MS;
     heartbeat->num_sessions = worker->num_sessions;
     heartbeat->num_running = worker->num_admitted;
+    worker_publish(worker);
     send_message(worker, &message);
 }
 
@@ -68,6 +69,7 @@ static void canary_work(uv_work_t *work)
     if (worker_fault_canary(&worker->fault))
         canary->work_status =
             detail_set(canary->work_detail, TOPKD_E_DEVICE_FAULT, "a fault on purpose");
+    worker->device->ops->routes(worker->device, &canary->work_routes);
 }
 
 static void canary_done(uv_work_t *work, int status)
@@ -78,6 +80,10 @@ static void canary_done(uv_work_t *work, int status)
     topkd_assert(status == 0); /* nobody cancels it */
     canary->is_running = false;
     canary->finished_ns = uv_hrtime();
+    canary->routes = canary->work_routes;
+    worker->tally.canaries++;
+    if (canary->work_status != TOPKD_OK)
+        worker->tally.canaries_wrong++;
     if (worker->is_ending) {
         worker_drain_check(worker);
         return;

@@ -306,10 +306,12 @@ static void request_received(void *owner, struct endpoint_request *request)
 
 static void pipe_closed(void *owner, struct endpoint_pipe *pipe)
 {
-    (void)owner;
+    struct worker *worker = owner;
     struct session *session = endpoint_pipe_user(pipe);
-    if (session != NULL)
-        session_end(session, TOPKD_E_CANCELLED);
+    if (session == NULL)
+        return;
+    worker->tally.ends[FIGURES_END_CLOSED]++;
+    session_end(session, TOPKD_E_CANCELLED);
 }
 
 const struct endpoint_handler worker_handler = {

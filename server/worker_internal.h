@@ -5,6 +5,7 @@
  *   worker_control.c   the supervisor's channel, heartbeats, canary, drain, reload
  *   worker_dispatch.c  a message: decode, who may, exactly once, to its handler
  *   worker_query.c     Stats and Sessions
+ *   worker_figures.c   what the supervisor may read at any time
  *   session.c, selection.c  what their headers say
  *
  * Everything belongs to the loop thread, except the list of ended jobs, which the device pushes to.
@@ -15,6 +16,7 @@
 #include "bucket.h"
 #include "device.h"
 #include "endpoint.h"
+#include "figures.h"
 #include "region_cache.h"
 #include "session.h"
 #include "stats.h"
@@ -50,9 +52,11 @@ struct worker_canary {
     uint64_t finished_ns;          /* the last one; 0: never */
     uint32_t num_failures;         /* in a row; 0: the last one was right */
     char detail[WIRE_DETAIL_SIZE]; /* of the last wrong one */
+    struct topk_routes routes;     /* as the last one found them */
     /* Of the one that runs; written on its thread. */
     enum topkd_status work_status;
     char work_detail[WIRE_DETAIL_SIZE];
+    struct topk_routes work_routes;
 };
 
 /* Jobs that the device has ended, on their way to the loop. */
@@ -89,6 +93,9 @@ struct worker {
     struct orphan *orphans; /* of sessions that have ended */
     struct worker_ended ended;
     struct wire_stats_reply stats;
+    struct figures_tally tally;
+    struct figures_page *figures_page; /* NULL: nobody reads one */
+    struct figures figures;            /* scratch, to publish */
 
     uv_poll_t control;
     uv_timer_t heartbeat;
@@ -149,8 +156,15 @@ void worker_reply_init(const struct worker *worker, struct wire_reply *reply, ui
 /* All that is counted, or only what `own` (NULL: none) has when the peer is no operator. */
 void worker_stats(struct worker *worker, const struct session *own, bool is_operator,
                   struct wire_stats_reply *reply);
+/* The same without asking the device for its routes, which may take a moment. */
+void worker_stats_at_hand(const struct worker *worker, struct wire_stats_reply *reply);
 /* All sessions, or only `own` (NULL: none) when the peer is no operator. */
 void worker_sessions(const struct worker *worker, const struct session *own, bool is_operator,
                      struct wire_sessions_reply *reply);
+
+/* ---- worker_figures.c ------------------------------------------------------------------------ */
+
+/* Writes the figures page anew. */
+void worker_publish(struct worker *worker);
 
 #endif

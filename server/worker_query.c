@@ -42,29 +42,42 @@ static void own_stats(const struct session *own, struct wire_stats_reply *reply)
     count_phases(own, reply);
 }
 
-void worker_stats(struct worker *worker, const struct session *own, bool is_operator,
-                  struct wire_stats_reply *reply)
+static void set_life(const struct worker *worker, struct wire_stats_reply *reply)
 {
-    struct topk_routes routes;
-
-    *reply = is_operator ? worker->stats : (struct wire_stats_reply){.uptime_ms = 0};
     reply->uptime_ms = (uv_hrtime() - worker->started_ns) / 1000000;
     reply->epoch = worker->args->epoch;
-    if (!is_operator) {
-        own_stats(own, reply);
-        return;
-    }
+}
+
+void worker_stats_at_hand(const struct worker *worker, struct wire_stats_reply *reply)
+{
+    *reply = worker->stats;
+    set_life(worker, reply);
     reply->sessions = worker->num_sessions;
     reply->mapped_bytes = worker->regions.mapped_bytes;
     for (const struct session *session = worker->sessions; session != NULL;
          session = session->next) {
         reply->regions += session->regions.num_regions;
         reply->leases += session->arena.num_leased;
-        count_phases(session, reply);
+        if (session->num_outstanding > 0)
+            count_phases(session, reply);
     }
+    copy_buckets(&worker->buckets, reply);
+}
+
+void worker_stats(struct worker *worker, const struct session *own, bool is_operator,
+                  struct wire_stats_reply *reply)
+{
+    struct topk_routes routes;
+
+    if (!is_operator) {
+        memset(reply, 0, sizeof(*reply));
+        set_life(worker, reply);
+        own_stats(own, reply);
+        return;
+    }
+    worker_stats_at_hand(worker, reply);
     worker->device->ops->routes(worker->device, &routes);
     stats_set_routes(reply, &routes);
-    copy_buckets(&worker->buckets, reply);
 }
 
 static struct wire_session describe(const struct session *session)
