@@ -158,8 +158,9 @@ struct device_ops {
     void (*memory_unlink)(const struct wire_memory *memory, const struct device_memory_key *key,
                           const struct peer *peer);
 
-    /* A lane runs the jobs submitted to it one after the other, in order, like a stream: wait for
-     * the semaphore, select, signal. A job that fails or is cancelled signals as well, in its
+    /* A lane runs the jobs submitted to it in order, like a stream: wait for the semaphore, select,
+     * signal. A device may let jobs overtake one that waits, and run jobs at the same time that do
+     * not touch what the other writes, but for those that signal the same semaphore. A job that fails or is cancelled signals as well, in its
      * turn, with its status. Lanes do not wait for each other. */
     enum topkd_status (*lane_create)(struct device *device, struct device_shared *page,
                                      struct device_lane **lane_p, char *detail);

@@ -163,7 +163,8 @@ static enum topkd_status open_context(struct device_cuda *cuda, const char *uuid
 static enum topkd_status canary_open(struct device_cuda *cuda, char *detail)
 {
     const struct cuda_driver *driver = cuda->driver;
-    enum topkd_status status = cuda_lane_init(cuda, &cuda->canary.lane, CUDA_LANE_CANARY, detail);
+    enum topkd_status status =
+        cuda_track_init(cuda, &cuda->canary.track, CUDA_TRACK_CANARY, detail);
     if (status != TOPKD_OK)
         return status;
     CUresult result = driver->cuMemAlloc(&cuda->canary.d_scores, CANARY_SCORES_BYTES);
@@ -189,7 +190,7 @@ static enum topkd_status canary_open(struct device_cuda *cuda, char *detail)
 
 static void canary_close(struct device_cuda *cuda)
 {
-    if (cuda->canary.lane.cuda == NULL)
+    if (cuda->canary.track.cuda == NULL)
         return;
     cuda_bucket_close(&cuda->base, &cuda->canary.bucket);
     if (!cuda->is_faulted) {
@@ -200,36 +201,36 @@ static void canary_close(struct device_cuda *cuda)
         if (cuda->canary.d_scores != 0)
             cuda->driver->cuMemFree(cuda->canary.d_scores);
     }
-    cuda_lane_fini(&cuda->canary.lane);
+    cuda_track_fini(&cuda->canary.track);
 }
 
 /* Scores up, selection, indices down. */
 static enum topkd_status canary_enqueue(struct device_cuda *cuda, char *detail)
 {
     const struct cuda_driver *driver = cuda->driver;
-    struct device_lane *lane = &cuda->canary.lane;
+    struct cuda_track *track = &cuda->canary.track;
     struct cuda_exec *exec;
     pthread_mutex_lock(&cuda->mutex);
-    enum topkd_status status = cuda_exec_get(lane, cuda->canary.bucket.prepared, &exec, detail);
+    enum topkd_status status = cuda_exec_get(track, cuda->canary.bucket.prepared, &exec, detail);
     pthread_mutex_unlock(&cuda->mutex);
     if (status != TOPKD_OK)
         return status;
-    struct cuda_request *request = &lane->h_requests[0];
+    struct cuda_request *request = cuda_track_room(track, offsetof(struct cuda_request, lengths));
     struct topk_options options;
     canary_args((const float *)(uintptr_t)cuda->canary.d_scores,
                 (int32_t *)(uintptr_t)cuda->canary.d_indices, &request->args, &options);
     CUresult result = driver->cuMemcpyHtoDAsync(cuda->canary.d_scores, cuda->canary.h_scores,
-                                                CANARY_SCORES_BYTES, lane->stream);
+                                                CANARY_SCORES_BYTES, track->stream);
     if (result == CUDA_SUCCESS)
         result = driver->cuMemcpyHtoDAsync(cuda->canary.d_indices, cuda->canary.h_indices,
-                                           CANARY_INDICES_BYTES, lane->stream);
+                                           CANARY_INDICES_BYTES, track->stream);
+    const struct cuda_enqueue enqueue = {.request = request,
+                                         .size_bytes = offsetof(struct cuda_request, lengths)};
     if (result == CUDA_SUCCESS)
-        result =
-            cuda_lane_enqueue(lane, cuda->canary.bucket.prepared, exec, request,
-                              offsetof(struct cuda_request, lengths), ++lane->num_enqueued, 0, 0);
+        result = cuda_track_enqueue(track, cuda->canary.bucket.prepared, exec, &enqueue);
     if (result == CUDA_SUCCESS)
         result = driver->cuMemcpyDtoHAsync(cuda->canary.h_indices, cuda->canary.d_indices,
-                                           CANARY_INDICES_BYTES, lane->stream);
+                                           CANARY_INDICES_BYTES, track->stream);
     return result == CUDA_SUCCESS ? TOPKD_OK
                                   : cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "canary", detail);
 }
@@ -244,7 +245,7 @@ static enum topkd_status cuda_self_test(struct device *device, uint64_t seed, ch
     enum topkd_status status = canary_enqueue(cuda, detail);
     uint64_t until_ns = cuda_now_ns() + CANARY_TIMEOUT_NS;
     while (status == TOPKD_OK) {
-        CUresult result = cuda->driver->cuStreamQuery(cuda->canary.lane.stream);
+        CUresult result = cuda->driver->cuStreamQuery(cuda->canary.track.stream);
         if (result == CUDA_SUCCESS)
             break;
         if (result != CUDA_ERROR_NOT_READY)

@@ -9,10 +9,10 @@
 /* ---- Workspaces ------------------------------------------------------------------------------ */
 
 /* A workspace of at least size_bytes; the newest is the largest. */
-static enum topkd_status workspace_get(struct device_lane *lane, uint64_t size_bytes,
+static enum topkd_status workspace_get(struct cuda_track *track, uint64_t size_bytes,
                                        CUdeviceptr *address_p, char *detail)
 {
-    struct cuda_workspaces *all = &lane->workspaces;
+    struct cuda_workspaces *all = &track->workspaces;
     uint64_t had_bytes = all->num > 0 ? all->entries[all->num - 1].size_bytes : 0;
     if (had_bytes >= size_bytes) {
         *address_p = all->entries[all->num - 1].address;
@@ -25,24 +25,24 @@ static enum topkd_status workspace_get(struct device_lane *lane, uint64_t size_b
     uint64_t wanted_bytes = had_bytes * 2 > size_bytes ? had_bytes * 2 : size_bytes;
     wanted_bytes = (wanted_bytes + CUDA_BLOCK_BYTES - 1) / CUDA_BLOCK_BYTES * CUDA_BLOCK_BYTES;
     CUdeviceptr address;
-    CUresult result = lane->cuda->driver->cuMemAlloc(&address, wanted_bytes);
+    CUresult result = track->cuda->driver->cuMemAlloc(&address, wanted_bytes);
     if (result != CUDA_SUCCESS)
-        return cuda_fail(lane->cuda, result, TOPKD_E_SYSTEM, "cannot allocate a lane's workspace",
+        return cuda_fail(track->cuda, result, TOPKD_E_SYSTEM, "cannot allocate a workspace",
                          detail);
     all->entries[all->num].address = address;
     all->entries[all->num].size_bytes = wanted_bytes;
     all->num++;
-    lane->last = NULL;
+    track->last = NULL;
     *address_p = address;
     return TOPKD_OK;
 }
 
 /* ---- Graphs ---------------------------------------------------------------------------------- */
 
-static enum topkd_status capture(struct device_lane *lane, const struct topk_plan *plan,
+static enum topkd_status capture(struct cuda_track *track, const struct topk_plan *plan,
                                  CUdeviceptr workspace, CUgraph *graph_p, char *detail)
 {
-    struct device_cuda *cuda = lane->cuda;
+    struct device_cuda *cuda = track->cuda;
     const struct cuda_driver *driver = cuda->driver;
     CUresult result =
         driver->cuStreamBeginCapture(cuda->capture_stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
@@ -50,7 +50,7 @@ static enum topkd_status capture(struct device_lane *lane, const struct topk_pla
         return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot capture a graph", detail);
     char reason[TOPK_DETAIL_SIZE] = "";
     enum topk_status status =
-        topk_cuda_enqueue(plan, (const struct topk_args *)(uintptr_t)lane->d_request,
+        topk_cuda_enqueue(plan, (const struct topk_args *)(uintptr_t)track->d_request,
                           (void *)(uintptr_t)workspace, cuda->capture_stream, reason);
     CUgraph graph = NULL;
     result = driver->cuStreamEndCapture(cuda->capture_stream, &graph);
@@ -66,14 +66,14 @@ static enum topkd_status capture(struct device_lane *lane, const struct topk_pla
     return TOPKD_OK;
 }
 
-static enum topkd_status exec_make(struct device_lane *lane, const struct topk_plan *plan,
+static enum topkd_status exec_make(struct cuda_track *track, const struct topk_plan *plan,
                                    struct cuda_exec *exec, char *detail)
 {
-    struct device_cuda *cuda = lane->cuda;
+    struct device_cuda *cuda = track->cuda;
     const struct cuda_driver *driver = cuda->driver;
     CUdeviceptr workspace = 0;
     uint64_t size_bytes = plan->workspace_bytes > 0 ? (uint64_t)plan->workspace_bytes : 1;
-    enum topkd_status status = workspace_get(lane, size_bytes, &workspace, detail);
+    enum topkd_status status = workspace_get(track, size_bytes, &workspace, detail);
     if (status != TOPKD_OK)
         return status;
     /* Nothing may be loaded lazily while a stream captures. */
@@ -81,7 +81,7 @@ static enum topkd_status exec_make(struct device_lane *lane, const struct topk_p
     if (topk_cuda_load(plan, reason) != TOPK_OK)
         return detail_set(detail, TOPKD_E_UNSUPPORTED, "cannot load the selection: %s", reason);
     CUgraph graph = NULL;
-    status = capture(lane, plan, workspace, &graph, detail);
+    status = capture(track, plan, workspace, &graph, detail);
     if (status != TOPKD_OK)
         return status;
     CUgraphExec made;
@@ -98,12 +98,12 @@ static enum topkd_status exec_make(struct device_lane *lane, const struct topk_p
     return TOPKD_OK;
 }
 
-enum topkd_status cuda_exec_get(struct device_lane *lane, struct cuda_bucket *bucket,
+enum topkd_status cuda_exec_get(struct cuda_track *track, struct cuda_bucket *bucket,
                                 struct cuda_exec **exec_p, char *detail)
 {
-    struct cuda_exec *exec = &bucket->execs[lane->number];
+    struct cuda_exec *exec = &bucket->execs[track->number];
     if (exec->exec == NULL) {
-        enum topkd_status status = exec_make(lane, &bucket->plan, exec, detail);
+        enum topkd_status status = exec_make(track, &bucket->plan, exec, detail);
         if (status != TOPKD_OK)
             return status;
     }
@@ -111,30 +111,35 @@ enum topkd_status cuda_exec_get(struct device_lane *lane, struct cuda_bucket *bu
     return TOPKD_OK;
 }
 
-enum topkd_status cuda_exec_prepare(struct device_lane *lane, char *detail)
+enum topkd_status cuda_exec_prepare(struct cuda_track *track, char *detail)
 {
     enum topkd_status status = TOPKD_OK;
-    struct cuda_bucket *bucket = lane->cuda->buckets;
+    struct cuda_bucket *bucket = track->cuda->buckets;
     for (; bucket != NULL && status == TOPKD_OK; bucket = bucket->next) {
         struct cuda_exec *exec;
         if (bucket->is_pinned)
-            status = cuda_exec_get(lane, bucket, &exec, detail);
+            status = cuda_exec_get(track, bucket, &exec, detail);
     }
     return status;
 }
 
-void cuda_exec_forget(struct device_lane *lane)
+void cuda_exec_forget(struct cuda_track *track)
 {
-    struct cuda_bucket *bucket = lane->cuda->buckets;
+    struct cuda_bucket *bucket = track->cuda->buckets;
     for (; bucket != NULL; bucket = bucket->next) {
-        struct cuda_exec *exec = &bucket->execs[lane->number];
-        if (exec->exec != NULL && !lane->cuda->is_faulted)
-            lane->cuda->driver->cuGraphExecDestroy(exec->exec);
+        struct cuda_exec *exec = &bucket->execs[track->number];
+        if (exec->exec != NULL && !track->cuda->is_faulted)
+            track->cuda->driver->cuGraphExecDestroy(exec->exec);
         *exec = (struct cuda_exec){.exec = NULL};
     }
 }
 
 /* ---- Buckets --------------------------------------------------------------------------------- */
+
+static struct cuda_track *track_at(struct device_cuda *cuda, uint32_t number)
+{
+    return &cuda->lanes[number / CUDA_LANE_TRACKS]->tracks[number % CUDA_LANE_TRACKS];
+}
 
 static enum topkd_status status_of_plan(enum topk_status status)
 {
@@ -187,9 +192,10 @@ enum topkd_status cuda_bucket_open(struct device *device, struct bucket *from, c
     if (bucket->next != NULL)
         bucket->next->previous = bucket;
     cuda->buckets = bucket;
-    for (uint32_t i = 0; i < cuda->num_lanes && bucket->is_pinned && status == TOPKD_OK; i++) {
+    uint32_t num_tracks = bucket->is_pinned ? cuda->num_lanes * CUDA_LANE_TRACKS : 0;
+    for (uint32_t i = 0; i < num_tracks && status == TOPKD_OK; i++) {
         struct cuda_exec *exec;
-        status = cuda_exec_get(cuda->lanes[i], bucket, &exec, detail);
+        status = cuda_exec_get(track_at(cuda, i), bucket, &exec, detail);
     }
     pthread_mutex_unlock(&cuda->mutex);
     from->prepared = bucket;
@@ -205,13 +211,14 @@ void cuda_bucket_close(struct device *device, struct bucket *from)
     if (bucket == NULL)
         return;
     pthread_mutex_lock(&cuda->mutex);
-    for (uint32_t i = 0; i < CUDA_LANES_ALL; i++) {
+    for (uint32_t i = 0; i < CUDA_TRACKS_ALL; i++) {
         if (bucket->execs[i].exec != NULL && !cuda->is_faulted)
             cuda->driver->cuGraphExecDestroy(bucket->execs[i].exec);
     }
-    for (uint32_t i = 0; i < cuda->num_lanes; i++) {
-        if (cuda->lanes[i]->last == bucket)
-            cuda->lanes[i]->last = NULL;
+    for (uint32_t i = 0; i < cuda->num_lanes * CUDA_LANE_TRACKS; i++) {
+        struct cuda_track *track = track_at(cuda, i);
+        if (track->last == bucket)
+            track->last = NULL;
     }
     if (bucket->previous != NULL)
         bucket->previous->next = bucket->next;

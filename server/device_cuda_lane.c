@@ -1,5 +1,6 @@
 #include "device_cuda.h"
 
+#include "args_overlap.h"
 #include "assert.h"
 #include "detail.h"
 
@@ -82,78 +83,58 @@ static void job_end(struct device_lane *lane, struct device_job *job, enum topkd
     job->done(job);
 }
 
-CUresult cuda_lane_enqueue(struct device_lane *lane, struct cuda_bucket *bucket,
-                           const struct cuda_exec *exec, const struct cuda_request *h_request,
-                           size_t size_bytes, uint64_t number, CUdeviceptr d_signal, uint64_t value)
+/* Where the job's semaphore lies for the stream; 0: it signals none. */
+static CUdeviceptr signal_address(const struct device_lane *lane, const struct device_job *job)
 {
-    const struct cuda_driver *driver = lane->cuda->driver;
-    if (lane->last != bucket) {
-        /* Another shape lays the workspace out in another way. */
-        char reason[TOPK_DETAIL_SIZE];
-        if (topk_cuda_workspace_init(&bucket->plan, (void *)(uintptr_t)exec->workspace,
-                                     lane->stream, reason) != TOPK_OK)
-            return CUDA_ERROR_UNKNOWN;
-        lane->last = bucket;
+    return job->signal.value == 0
+               ? 0
+               : lane->d_semaphores + job->signal.index * sizeof(struct wire_semaphore) +
+                     offsetof(struct wire_semaphore, value);
+}
+
+/* Writes what the graph reads. */
+static struct cuda_request *write_request(struct cuda_track *track, const struct device_job *job,
+                                          size_t *size_bytes_p)
+{
+    struct device_cuda *cuda = track->cuda;
+    size_t size_bytes = offsetof(struct cuda_request, lengths);
+    size_t lengths_bytes =
+        job->lengths_host != NULL ? (size_t)job->args.num_rows * sizeof(int32_t) : 0;
+    struct cuda_request *request = cuda_track_room(track, size_bytes + lengths_bytes);
+    request->args = job->args;
+    request->args.routes = (struct topk_routes *)(uintptr_t)cuda->d_routes;
+    if (cuda->fault_countdown > 0 && --cuda->fault_countdown == 0)
+        request->args.scores = (const float *)(uintptr_t)16; /* never mapped */
+    if (lengths_bytes > 0) {
+        memcpy(request->lengths, job->lengths_host, lengths_bytes);
+        request->args.lengths = (const int32_t *)(uintptr_t)(track->d_request + size_bytes);
     }
-    CUresult result =
-        driver->cuMemcpyHtoDAsync(lane->d_request, h_request, size_bytes, lane->stream);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuGraphLaunch(exec->exec, lane->stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUstreamBatchMemOpParams writes[2];
-    memset(writes, 0, sizeof(writes));
-    uint32_t num_writes = 0;
-    if (d_signal != 0) {
-        writes[num_writes].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-        writes[num_writes].writeValue.address = d_signal;
-        writes[num_writes++].writeValue.value64 = value;
-    }
-    writes[num_writes].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-    writes[num_writes].writeValue.address = (CUdeviceptr)(uintptr_t)lane->h_ended;
-    writes[num_writes++].writeValue.value64 = number;
-    return driver->cuStreamBatchMemOp(lane->stream, num_writes, writes, 0);
+    *size_bytes_p = size_bytes + lengths_bytes;
+    return request;
 }
 
 /* Puts the job on the device. False with a status when it cannot run. */
-static bool job_enqueue(struct device_lane *lane, struct device_job *job,
+static bool job_enqueue(struct device_lane *lane, struct cuda_track *track, struct device_job *job,
                         enum topkd_status *status_p)
 {
     struct device_cuda *cuda = lane->cuda;
     struct cuda_bucket *bucket = job->bucket->prepared;
     struct cuda_exec *exec;
-    if (bucket->execs[lane->number].exec == NULL)
+    if (bucket->execs[track->number].exec == NULL)
         __atomic_add_fetch(&job->bucket->num_misses, 1, __ATOMIC_RELAXED);
-    *status_p = cuda_exec_get(lane, bucket, &exec, job->detail);
+    *status_p = cuda_exec_get(track, bucket, &exec, job->detail);
     if (*status_p != TOPKD_OK)
         return false;
-    struct cuda_request *request = &lane->h_requests[lane->num_enqueued % CUDA_LANE_DEPTH];
-    size_t size_bytes = offsetof(struct cuda_request, lengths);
-    request->args = job->args;
-    request->args.routes = (struct topk_routes *)(uintptr_t)cuda->d_routes;
-    if (cuda->fault_countdown > 0 && --cuda->fault_countdown == 0)
-        request->args.scores = (const float *)(uintptr_t)16; /* never mapped */
-    if (job->lengths_host != NULL) {
-        size_t lengths_bytes = (size_t)job->args.num_rows * sizeof(int32_t);
-        topkd_assert(lengths_bytes <= sizeof(request->lengths));
-        memcpy(request->lengths, job->lengths_host, lengths_bytes);
-        request->args.lengths = (const int32_t *)(uintptr_t)(lane->d_request + size_bytes);
-        size_bytes += lengths_bytes;
-    }
-    CUdeviceptr d_signal = job->signal.value == 0
-                               ? 0
-                               : lane->d_semaphores +
-                                     job->signal.index * sizeof(struct wire_semaphore) +
-                                     offsetof(struct wire_semaphore, value);
-    CUresult result = cuda_lane_enqueue(lane, bucket, exec, request, size_bytes,
-                                        lane->num_enqueued + 1, d_signal, job->signal.value);
+    struct cuda_enqueue enqueue = {.d_signal = signal_address(lane, job),
+                                   .value = job->signal.value};
+    enqueue.request = write_request(track, job, &enqueue.size_bytes);
+    CUresult result = cuda_track_enqueue(track, bucket, exec, &enqueue);
     if (result != CUDA_SUCCESS) {
-        /* What part of it is on the stream cannot be told: the lane's count is lost. */
+        /* What part of it is on the stream cannot be told: the track's count is lost. */
         *status_p = cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "cannot enqueue a selection",
                               job->detail);
         return false;
     }
-    lane->num_enqueued++;
     uint64_t now_ns = cuda_now_ns();
     job->queued_ns = now_ns - job->submitted_ns;
     job->run_ns = now_ns; /* until it ends: when it was enqueued */
@@ -162,16 +143,6 @@ static bool job_enqueue(struct device_lane *lane, struct device_job *job,
 }
 
 /* ---- The lane's queue ------------------------------------------------------------------------ */
-
-static struct device_job *take_first(struct device_job **first, struct device_job ***last)
-{
-    struct device_job *job = *first;
-    *first = job->next;
-    if (*first == NULL)
-        *last = first;
-    job->next = NULL;
-    return job;
-}
 
 static void append(struct device_job ***last, struct device_job *job)
 {
@@ -182,18 +153,10 @@ static void append(struct device_job ***last, struct device_job *job)
 
 static void reap(struct device_lane *lane)
 {
-    uint64_t ended = __atomic_load_n(lane->h_ended, __ATOMIC_ACQUIRE);
-    uint64_t now_ns = lane->num_ended < ended ? cuda_now_ns() : 0;
-    topkd_assert(ended <= lane->num_enqueued);
-    while (lane->num_ended < ended) {
-        lane->num_ended++;
-        struct device_job *job = take_first(&lane->first_running, &lane->last_running);
-        /* It ran from when it was enqueued, or from the end of the one before it. */
-        uint64_t start_ns = job->run_ns > lane->last_end_ns ? job->run_ns : lane->last_end_ns;
-        job->queued_ns += start_ns - job->run_ns;
-        job->run_ns = now_ns - start_ns;
-        lane->last_end_ns = now_ns;
-        job_end(lane, job, TOPKD_OK, true);
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS; i++) {
+        struct device_job *job;
+        while ((job = cuda_track_reap(&lane->tracks[i])) != NULL)
+            job_end(lane, job, TOPKD_OK, true);
     }
 }
 
@@ -201,8 +164,10 @@ static void reap(struct device_lane *lane)
  * would lower what a later one has raised, and a failure would hide it. */
 static bool is_behind(const struct device_lane *lane, const struct device_job *job)
 {
-    const struct device_job *lists[] = {lane->first_running, lane->first_waiting};
-    for (int i = 0; i < 2 && job->signal.value != 0; i++) {
+    const struct device_job *lists[] = {lane->first_waiting, lane->tracks[0].first_running,
+                                        lane->tracks[1].first_running};
+    _Static_assert(CUDA_LANE_TRACKS == 2, "all tracks are looked at");
+    for (uint32_t i = 0; i < 1 + CUDA_LANE_TRACKS && job->signal.value != 0; i++) {
         for (const struct device_job *other = lists[i]; other != NULL; other = other->next) {
             if (other != job && other->signal.value != 0 &&
                 other->signal.index == job->signal.index && other->signal.value < job->signal.value)
@@ -210,6 +175,40 @@ static bool is_behind(const struct device_lane *lane, const struct device_job *j
         }
     }
     return false;
+}
+
+/* Jobs of the track on the device; *meets_p: one of them touches what this job writes, or writes
+ * what it touches. */
+static uint32_t count_running(const struct cuda_track *track, const struct device_job *job,
+                              bool *meets_p)
+{
+    uint32_t num = 0;
+    *meets_p = false;
+    for (const struct device_job *other = track->first_running; other != NULL;
+         other = other->next) {
+        num++;
+        *meets_p |= args_overlap(&other->args, &job->args);
+    }
+    return num;
+}
+
+/* The track with less to do, or the one that the job must be behind; NULL: none for now. */
+static struct cuda_track *choose_track(struct device_lane *lane, const struct device_job *job)
+{
+    struct cuda_track *chosen = NULL;
+    uint32_t num_chosen = 0, num_met = 0;
+    bool is_met = false;
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS; i++) {
+        bool meets;
+        uint32_t num = count_running(&lane->tracks[i], job, &meets);
+        num_met += meets;
+        if (chosen == NULL || meets || (!is_met && num < num_chosen)) {
+            chosen = &lane->tracks[i];
+            num_chosen = num;
+            is_met = meets;
+        }
+    }
+    return num_met > 1 || num_chosen >= CUDA_TRACK_DEPTH ? NULL : chosen;
 }
 
 /* Takes one out of the middle of the waiting jobs. */
@@ -225,7 +224,7 @@ static void unlink_waiting(struct device_lane *lane, struct device_job **link)
 /* What becomes of a waiting job now: it stays, it leaves the list, or the device is lost. */
 enum step { STEP_STAYS, STEP_LEFT, STEP_FAULT };
 
-static enum step waiting_step(struct device_lane *lane, struct device_job **link)
+static enum step waiting_step(struct device_lane *lane, struct device_job **link, bool *is_held)
 {
     struct device_job *job = *link;
     enum topkd_status status = TOPKD_OK;
@@ -237,12 +236,16 @@ static enum step waiting_step(struct device_lane *lane, struct device_job **link
         status = check_wait(lane, job);
     }
     bool can_run = !job->cancel && status == TOPKD_OK;
-    if (is_behind(lane, job) ||
-        (can_run && lane->num_enqueued - lane->num_ended >= CUDA_LANE_DEPTH))
+    if (is_behind(lane, job))
         return STEP_STAYS;
+    struct cuda_track *track = can_run && !*is_held ? choose_track(lane, job) : NULL;
+    if (can_run && track == NULL) {
+        *is_held = true; /* nothing that could run overtakes it */
+        return STEP_STAYS;
+    }
     unlink_waiting(lane, link);
-    if (can_run && job_enqueue(lane, job, &status)) {
-        append(&lane->last_running, job);
+    if (can_run && job_enqueue(lane, track, job, &status)) {
+        cuda_track_add(track, job);
         return STEP_LEFT;
     }
     job_end(lane, job, status, false);
@@ -275,13 +278,15 @@ void cuda_lane_advance(struct device_lane *lane)
     __atomic_store_n(&lane->num_watches, 0, __ATOMIC_RELEASE);
     /* One that leaves may let an earlier one go: from the start again, until none leaves. */
     struct device_job **link = &lane->first_waiting;
+    bool is_held = false;
     while (*link != NULL) {
-        switch (waiting_step(lane, link)) {
+        switch (waiting_step(lane, link, &is_held)) {
         case STEP_STAYS:
             link = &(*link)->next;
             break;
         case STEP_LEFT:
             link = &lane->first_waiting;
+            is_held = false;
             break;
         case STEP_FAULT:
             cuda_lanes_fault(cuda);
@@ -295,9 +300,10 @@ bool cuda_lane_wants(const struct device_lane *lane)
 {
     if (__atomic_load_n(&lane->num_jobs, __ATOMIC_RELAXED) == 0)
         return false;
-    if (__atomic_load_n(lane->h_ended, __ATOMIC_RELAXED) !=
-        __atomic_load_n(&lane->num_ended, __ATOMIC_RELAXED))
-        return true;
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS; i++) {
+        if (cuda_track_has_ended(&lane->tracks[i]))
+            return true;
+    }
     uint32_t num_watches = __atomic_load_n(&lane->num_watches, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < num_watches; i++) {
         const struct cuda_watch *watch = &lane->watches[i];
@@ -308,81 +314,72 @@ bool cuda_lane_wants(const struct device_lane *lane)
     return false;
 }
 
+/* Ends one of the lane's jobs; false: there is none. */
+static bool fault_one(struct device_lane *lane)
+{
+    struct device_job *job = NULL;
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS && job == NULL; i++)
+        job = cuda_track_take(&lane->tracks[i]);
+    if (job == NULL && lane->first_waiting != NULL) {
+        job = lane->first_waiting;
+        unlink_waiting(lane, &lane->first_waiting);
+    }
+    if (job == NULL)
+        return false;
+    const struct device_cuda *cuda = lane->cuda;
+    (void)detail_set(job->detail, TOPKD_E_DEVICE_FAULT, "%s",
+                     cuda->fault[0] ? cuda->fault : "the worker gave up on its device");
+    job_end(lane, job, TOPKD_E_DEVICE_FAULT, false);
+    return true;
+}
+
 void cuda_lanes_fault(struct device_cuda *cuda)
 {
     cuda->is_faulted = true;
     for (uint32_t i = 0; i < cuda->num_lanes; i++) {
         struct device_lane *lane = cuda->lanes[i];
         __atomic_store_n(&lane->num_watches, 0, __ATOMIC_RELAXED);
-        while (lane->first_running != NULL || lane->first_waiting != NULL) {
-            struct device_job *job = lane->first_running != NULL
-                                         ? take_first(&lane->first_running, &lane->last_running)
-                                         : take_first(&lane->first_waiting, &lane->last_waiting);
-            (void)detail_set(job->detail, TOPKD_E_DEVICE_FAULT, "%s",
-                             cuda->fault[0] ? cuda->fault : "the worker gave up on its device");
-            job_end(lane, job, TOPKD_E_DEVICE_FAULT, false);
+        while (fault_one(lane)) {
         }
     }
 }
 
 /* ---- Lanes ----------------------------------------------------------------------------------- */
 
-enum topkd_status cuda_lane_init(struct device_cuda *cuda, struct device_lane *lane,
-                                 uint32_t number, char *detail)
-{
-    const struct cuda_driver *driver = cuda->driver;
-    *lane = (struct device_lane){.cuda = cuda, .number = number};
-    lane->last_running = &lane->first_running;
-    lane->last_waiting = &lane->first_waiting;
-    void *pinned = NULL;
-    size_t pinned_bytes = CUDA_LANE_DEPTH * sizeof(struct cuda_request) + sizeof(uint64_t);
-    CUresult result = driver->cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuMemAlloc(&lane->d_request, sizeof(struct cuda_request));
-    if (result == CUDA_SUCCESS)
-        result = driver->cuMemHostAlloc(&pinned, pinned_bytes,
-                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    if (result != CUDA_SUCCESS) {
-        cuda_lane_fini(lane);
-        *lane = (struct device_lane){.cuda = NULL}; /* nothing of it is left */
-        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make a lane", detail);
-    }
-    memset(pinned, 0, pinned_bytes);
-    lane->h_requests = pinned;
-    lane->h_ended = (uint64_t *)(lane->h_requests + CUDA_LANE_DEPTH);
-    return TOPKD_OK;
-}
-
 void cuda_lane_fini(struct device_lane *lane)
 {
-    const struct cuda_driver *driver = lane->cuda->driver;
-    if (lane->cuda->is_faulted)
-        return; /* a lost context is the kernel's to clean up */
-    for (uint32_t i = 0; i < lane->workspaces.num; i++)
-        driver->cuMemFree(lane->workspaces.entries[i].address);
-    if (lane->h_requests != NULL)
-        driver->cuMemFreeHost(lane->h_requests);
-    if (lane->d_request != 0)
-        driver->cuMemFree(lane->d_request);
-    if (lane->stream != NULL)
-        driver->cuStreamDestroy(lane->stream);
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS; i++)
+        cuda_track_fini(&lane->tracks[i]);
+}
+
+static enum topkd_status lane_init(struct device_cuda *cuda, struct device_lane *lane, char *detail)
+{
+    enum topkd_status status = TOPKD_OK;
+    lane->cuda = cuda;
+    lane->number = cuda->num_lanes;
+    lane->last_waiting = &lane->first_waiting;
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS && status == TOPKD_OK; i++) {
+        struct cuda_track *track = &lane->tracks[i];
+        status = cuda_track_init(cuda, track, lane->number * CUDA_LANE_TRACKS + i, detail);
+        if (status == TOPKD_OK)
+            status = cuda_exec_prepare(track, detail);
+    }
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS && status != TOPKD_OK; i++) {
+        if (lane->tracks[i].cuda != NULL)
+            cuda_exec_forget(&lane->tracks[i]);
+    }
+    return status;
 }
 
 /* One more lane, with the mutex. */
 static enum topkd_status lanes_add(struct device_cuda *cuda, char *detail)
 {
-    struct device_lane *lane = malloc(sizeof(*lane));
+    struct device_lane *lane = calloc(1, sizeof(*lane));
     if (lane == NULL)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a lane");
-    enum topkd_status status = cuda_lane_init(cuda, lane, cuda->num_lanes, detail);
-    if (status == TOPKD_OK) {
-        status = cuda_exec_prepare(lane, detail);
-        if (status != TOPKD_OK) {
-            cuda_exec_forget(lane);
-            cuda_lane_fini(lane);
-        }
-    }
+    enum topkd_status status = lane_init(cuda, lane, detail);
     if (status != TOPKD_OK) {
+        cuda_lane_fini(lane);
         free(lane);
         return status;
     }

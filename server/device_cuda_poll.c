@@ -32,10 +32,14 @@ static void check_alive(struct device_cuda *cuda)
     pthread_mutex_lock(&cuda->mutex);
     for (uint32_t i = 0; i < cuda->num_lanes && !cuda->is_faulted; i++) {
         struct device_lane *lane = cuda->lanes[i];
-        if (lane->first_running == NULL)
-            continue;
-        CUresult result = cuda->driver->cuStreamQuery(lane->stream);
-        if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        CUresult result = CUDA_SUCCESS;
+        for (uint32_t j = 0; j < CUDA_LANE_TRACKS && result == CUDA_SUCCESS; j++) {
+            const struct cuda_track *track = &lane->tracks[j];
+            if (track->first_running != NULL)
+                result = cuda->driver->cuStreamQuery(track->stream);
+            result = result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+        }
+        if (result != CUDA_SUCCESS) {
             (void)cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "a selection failed on the device",
                             cuda->fault);
             log_error("device_fault", "device=%s reason=%s", cuda->name, cuda->fault);

@@ -2,8 +2,10 @@
  * reply_cache.h - exactly once: what became of the last requests of a session, by sequence.
  *
  * A client that repeats a request (its transport may) gets the answer of the first run. The cache
- * is a ring: sequence s lives in entry s mod n, so that a request that arrives out of order finds
- * its place while the sequences in flight span less than n. One thread; memory is the caller's.
+ * keeps every request that runs and the last answers, whatever their numbers: one that runs for
+ * long stands in nobody's way. When all entries are taken, the answer that was given first is
+ * forgotten, and no number up to the highest forgotten one is taken as new any more. One thread;
+ * memory is the caller's.
  */
 #ifndef TOPKD_SERVER_REPLY_CACHE_H
 #define TOPKD_SERVER_REPLY_CACHE_H
@@ -13,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum reply_cache_state { REPLY_CACHE_EMPTY = 0, REPLY_CACHE_RUNNING = 1, REPLY_CACHE_DONE = 2 };
+enum reply_cache_state { REPLY_CACHE_FREE = 0, REPLY_CACHE_RUNNING = 1, REPLY_CACHE_DONE = 2 };
 
 /* A finished reply of one of the kinds that change something; these have small bodies. */
 struct reply_cache_entry {
@@ -27,19 +29,30 @@ struct reply_cache_entry {
         struct wire_unregister_reply unreg;
         struct wire_select_reply select;
     } u;
+    struct reply_cache_entry *next;  /* free ones, or those answered after it */
+    struct reply_cache_entry *chain; /* of the same place */
+    struct reply_cache_entry *first; /* of the place with this entry's number: sequence mod n */
 };
 
 struct reply_cache {
     uint32_t num_entries;
-    struct reply_cache_entry *entries; /* [num_entries], zero at first */
+    struct reply_cache_entry *entries; /* [num_entries] */
+    struct reply_cache_entry *free;
+    struct reply_cache_entry *oldest, **newest; /* answered ones, in the order of their answers */
+    uint64_t forgotten;                         /* highest sequence that was; 0: none */
 };
 
 enum reply_cache_verdict {
     REPLY_CACHE_NEW,     /* run it; the entry is now running */
     REPLY_CACHE_REPEAT,  /* finished: answer with the entry */
-    REPLY_CACHE_BUSY,    /* it still runs, or its entry is held by an older one that does */
+    REPLY_CACHE_BUSY,    /* it still runs */
     REPLY_CACHE_INVALID, /* sequence 0, another kind under this number, or too old to know */
 };
+
+/* num_entries: those that may run at a time, and the answers to remember beside them, at least one.
+ */
+void reply_cache_init(struct reply_cache *cache, struct reply_cache_entry *entries,
+                      uint32_t num_entries);
 
 /* Takes the request in. *entry_p is set for NEW and REPEAT; detail[WIRE_DETAIL_SIZE] is written
  * for BUSY and INVALID. */
@@ -48,10 +61,11 @@ enum reply_cache_verdict reply_cache_begin(struct reply_cache *cache, uint64_t s
                                            char *detail);
 
 /* Keeps the answer of a running entry. */
-void reply_cache_finish(struct reply_cache_entry *entry, const struct wire_reply *reply);
+void reply_cache_finish(struct reply_cache *cache, struct reply_cache_entry *entry,
+                        const struct wire_reply *reply);
 
 /* Forgets a running entry, for an answer that asks to try the same again (BUSY). */
-void reply_cache_forget(struct reply_cache_entry *entry);
+void reply_cache_forget(struct reply_cache *cache, struct reply_cache_entry *entry);
 
 /* Fills status, detail and body of a reply from a finished entry. */
 void reply_cache_answer(const struct reply_cache_entry *entry, struct wire_reply *reply);

@@ -369,7 +369,7 @@ static void answer(struct selection *selection, enum topkd_status status, const 
         (void)snprintf(reply->detail, sizeof(reply->detail), "%s",
                        detail[0] != '\0' ? detail : wire_status_text(status));
     reply->u.select = selection->reply;
-    reply_cache_finish(selection->entry, reply);
+    reply_cache_finish(&session->replies, selection->entry, reply);
     selection->entry = NULL;
     worker_reply(worker, selection->request, reply);
     selection->request = NULL;

@@ -211,9 +211,11 @@ static enum topkd_status allocate(struct session *session)
     const struct wire_limits *limits = &session->limits;
 
     session->selections = calloc(limits->outstanding_max, sizeof(*session->selections));
-    session->replies.num_entries = settings->limits.reply_cache;
-    session->replies.entries =
-        calloc(session->replies.num_entries, sizeof(*session->replies.entries));
+    /* Those that run, and the answers to remember. */
+    uint32_t num_replies = settings->limits.reply_cache + limits->outstanding_max;
+    struct reply_cache_entry *replies = calloc(num_replies, sizeof(*replies));
+    if (replies != NULL)
+        reply_cache_init(&session->replies, replies, num_replies);
     struct arena_slot *slots = NULL;
     if (limits->arena_slots > 0)
         slots = calloc(limits->arena_slots, sizeof(*slots));

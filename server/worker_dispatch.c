@@ -191,9 +191,9 @@ static bool run_once(struct session *session, struct endpoint_request *request)
         break;
     }
     if (reply->status == TOPKD_E_BUSY)
-        reply_cache_forget(entry);
+        reply_cache_forget(&session->replies, entry);
     else
-        reply_cache_finish(entry, reply);
+        reply_cache_finish(&session->replies, entry, reply);
     return false;
 }
 

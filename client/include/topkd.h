@@ -223,7 +223,8 @@ TOPKD_API enum topkd_status topkd_region_unregister(struct topkd_region *region)
  * that requests signal on one semaphore must grow from request to request, because a value stands
  * for all work up to it. On the CPU device the requests of one client run in the order in which
  * they were started, so one that waits holds up those behind it. On a GPU a request begins when its
- * own wait is reached, except that those which signal the same semaphore keep the order of its
+ * own wait is reached, and requests that do not touch each other's output may run at the same time
+ * and end in any order, except that those which signal the same semaphore keep the order of its
  * values. Threads: any. Errors of create: LIMIT when the session's page is full. destroy does not
  * disturb requests in flight that use it.
  */

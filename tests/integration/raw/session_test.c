@@ -181,13 +181,13 @@ static void it_04_a_repeated_request_runs_once(void **state)
     assert_int_equal(raw_call(&client, &other, &reply), TOPKD_E_INVALID);
     select.sequence = 0;
     assert_int_equal(raw_call(&client, &select, &reply), TOPKD_E_INVALID);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 70; i++) { /* reply_cache and outstanding_max are 32 each */
         other = raw_request(&client, WIRE_RELEASE);
         other.u.release.lease = 9999;
         assert_int_equal(raw_call(&client, &other, &reply), TOPKD_E_INVALID);
     }
     assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_INVALID);
-    assert_non_null(strstr(reply.detail, "older"));
+    assert_non_null(strstr(reply.detail, "was forgotten already"));
     assert_int_equal(stats_of(&client).regions, 1);
     raw_shm_destroy(&shm);
     raw_disconnect(&client);
@@ -215,6 +215,39 @@ static void it_05_a_repetition_of_a_running_request_is_busy(void **state)
     assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
     assert_int_equal(reply.status, TOPKD_OK);
     assert_int_equal(raw_call(&client, &select, &reply), TOPKD_OK); /* now from the cache */
+    assert_int_equal(stats_of(&client).requests, 1);
+    raw_shm_destroy(&shm);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
+/* However long one request runs, others find a place in the memory of replies. */
+static void it_05_a_long_wait_stands_in_no_other_requests_way(void **state)
+{
+    (void)state;
+    struct raw_worker worker;
+    struct raw_client client;
+    struct raw_shm shm;
+    struct raw_pending pending;
+    raw_worker_start(&worker, "limits: {reply_cache: 32}", NULL);
+    raw_open(&client, &worker);
+    raw_shm_create(&shm, 8192);
+    raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
+    struct wire_request select = raw_select_request(&client, &shm, &shm, 1, 8, 2);
+    select.u.select.indices.offset = 4096;
+    select.u.select.wait = (struct wire_semaphore_ref){.index = 0, .value = 1};
+    raw_start(&client, &select, &pending);
+    for (int i = 0; i < 300; i++) {
+        struct wire_request other = raw_request(&client, WIRE_RELEASE);
+        other.u.release.lease = 9999;
+        assert_int_equal(raw_call(&client, &other, &reply), TOPKD_E_INVALID);
+        assert_non_null(strstr(reply.detail, "lease 9999"));
+    }
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_E_BUSY); /* it still runs */
+    raw_signal(&client, 0, 1);
+    assert_true(raw_finish(&pending, RAW_TIMEOUT_MS, &reply));
+    assert_int_equal(reply.status, TOPKD_OK);
+    assert_int_equal(raw_call(&client, &select, &reply), TOPKD_OK); /* and is remembered */
     assert_int_equal(stats_of(&client).requests, 1);
     raw_shm_destroy(&shm);
     raw_disconnect(&client);
@@ -514,6 +547,7 @@ int main(void)
         cmocka_unit_test(it_03_stale_numbers_are_refused),
         cmocka_unit_test(it_04_a_repeated_request_runs_once),
         cmocka_unit_test(it_05_a_repetition_of_a_running_request_is_busy),
+        cmocka_unit_test(it_05_a_long_wait_stands_in_no_other_requests_way),
         cmocka_unit_test(it_06_sessions_at_their_limit),
         cmocka_unit_test(it_07_access_lists_hold),
         cmocka_unit_test(it_08_sessions_are_listed),
