@@ -244,8 +244,7 @@ static void send_release(struct link *link, uint64_t wire_lease, uint32_t num_bu
     }
 }
 
-/* BUSY asks to come again (workers of 0.1.0 had a place for each number in their memory of replies,
- * which a request that runs for long could hold). */
+/* BUSY asks to come again. */
 static void answer_release(struct link *link, const struct answer *answer, uint64_t wire_lease,
                            uint32_t num_busy)
 {

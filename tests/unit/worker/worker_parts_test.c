@@ -2,6 +2,7 @@
 #include "inputs.h"
 #include "server/admission.h"
 #include "server/arena.h"
+#include "server/args_overlap.h"
 #include "server/canary.h"
 #include "server/reply_cache.h"
 #include "server/stats.h"
@@ -23,25 +24,26 @@ static enum reply_cache_verdict begin(struct reply_cache *cache, uint64_t sequen
     return reply_cache_begin(cache, sequence, WIRE_RELEASE, entry_p, detail);
 }
 
-static void finish(struct reply_cache_entry *entry, enum topkd_status status)
+static void finish(struct reply_cache *cache, struct reply_cache_entry *entry,
+                   enum topkd_status status)
 {
     static struct wire_reply reply;
     reply.kind = entry->kind;
     reply.status = status;
-    reply_cache_finish(entry, &reply);
+    reply_cache_finish(cache, entry, &reply);
 }
 
 static void reply_cache_runs_each_sequence_once(void **state)
 {
     (void)state;
-    struct reply_cache_entry entries[4] = {{.sequence = 0}};
-    struct reply_cache cache = {.num_entries = 4, .entries = entries};
+    struct reply_cache_entry entries[4];
+    struct reply_cache cache;
     struct reply_cache_entry *entry, *again;
+    reply_cache_init(&cache, entries, 4);
     assert_int_equal(begin(&cache, 0, &entry), REPLY_CACHE_INVALID);
     assert_int_equal(begin(&cache, 1, &entry), REPLY_CACHE_NEW);
     assert_int_equal(begin(&cache, 1, &again), REPLY_CACHE_BUSY);
-    assert_int_equal(begin(&cache, 5, &again), REPLY_CACHE_BUSY); /* its place is held */
-    finish(entry, TOPKD_E_LIMIT);
+    finish(&cache, entry, TOPKD_E_LIMIT);
     assert_int_equal(begin(&cache, 1, &again), REPLY_CACHE_REPEAT);
     assert_ptr_equal(again, entry);
     static struct wire_reply reply;
@@ -50,47 +52,123 @@ static void reply_cache_runs_each_sequence_once(void **state)
     assert_int_equal(reply_cache_begin(&cache, 1, WIRE_SELECT, &again, detail),
                      REPLY_CACHE_INVALID);
     /* Out of order, then one that pushes 1 out. */
-    assert_int_equal(begin(&cache, 4, &entry), REPLY_CACHE_NEW);
-    finish(entry, TOPKD_OK);
-    assert_int_equal(begin(&cache, 3, &entry), REPLY_CACHE_NEW);
-    finish(entry, TOPKD_OK);
-    assert_int_equal(begin(&cache, 5, &entry), REPLY_CACHE_NEW);
-    finish(entry, TOPKD_OK);
+    const uint64_t numbers[] = {4, 3, 5, 6};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(begin(&cache, numbers[i], &entry), REPLY_CACHE_NEW);
+        finish(&cache, entry, TOPKD_OK);
+    }
     assert_int_equal(begin(&cache, 1, &again), REPLY_CACHE_INVALID);
-    /* Forgotten (answered BUSY): the same number may be tried again, an older one may not. */
+    assert_int_equal(begin(&cache, 2, &again), REPLY_CACHE_NEW); /* 4 goes: 2 was never seen */
+    assert_int_equal(begin(&cache, 4, &again), REPLY_CACHE_INVALID);
+    assert_int_equal(begin(&cache, 3, &again), REPLY_CACHE_REPEAT); /* still kept */
+    /* Forgotten (answered BUSY): the same number may be tried again. */
     assert_int_equal(begin(&cache, 9, &entry), REPLY_CACHE_NEW);
-    reply_cache_forget(entry);
-    assert_int_equal(begin(&cache, 5, &again), REPLY_CACHE_INVALID);
+    reply_cache_forget(&cache, entry);
     assert_int_equal(begin(&cache, 9, &again), REPLY_CACHE_NEW);
+}
+
+/* One that runs for long stands in nobody's way, whatever the numbers are. */
+static void reply_cache_keeps_places_free_beside_a_long_run(void **state)
+{
+    (void)state;
+    enum { N = 8 };
+    struct reply_cache_entry entries[N];
+    struct reply_cache cache;
+    struct reply_cache_entry *longest, *entry;
+    reply_cache_init(&cache, entries, N);
+    assert_int_equal(begin(&cache, 1, &longest), REPLY_CACHE_NEW);
+    for (uint64_t sequence = 2; sequence < 10 * N; sequence++) {
+        assert_int_equal(begin(&cache, sequence, &entry), REPLY_CACHE_NEW);
+        finish(&cache, entry, TOPKD_OK);
+        assert_int_equal(begin(&cache, sequence, &entry), REPLY_CACHE_REPEAT);
+        assert_int_equal(begin(&cache, 1, &entry), REPLY_CACHE_BUSY);
+    }
+    finish(&cache, longest, TOPKD_OK);
+    assert_int_equal(begin(&cache, 1, &entry), REPLY_CACHE_REPEAT);
+    assert_ptr_equal(entry, longest);
 }
 
 static void reply_cache_random_never_runs_twice(void **state)
 {
     (void)state;
-    enum { N = 16, LAST = 4000 };
-    struct reply_cache_entry entries[N] = {{.sequence = 0}};
-    struct reply_cache cache = {.num_entries = N, .entries = entries};
+    enum { N = 16, LAST = 4000, RUNNING = N / 2 };
+    struct reply_cache_entry entries[N];
+    struct reply_cache cache;
     static uint8_t runs[LAST + 1];
-    struct reply_cache_entry *running[N] = {NULL};
+    struct reply_cache_entry *running[RUNNING] = {NULL};
     struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), 3);
     uint64_t newest = 1;
+    reply_cache_init(&cache, entries, N);
     while (newest < LAST - N) {
         uint64_t sequence = newest + inputs_rng_below(&rng, N) - inputs_rng_below(&rng, 2 * N);
+        uint32_t idx = inputs_rng_below(&rng, RUNNING);
         if (sequence > LAST) /* wrapped below 0 */
             continue;
         struct reply_cache_entry *entry;
-        if (begin(&cache, sequence, &entry) == REPLY_CACHE_NEW) {
+        if (running[idx] == NULL && begin(&cache, sequence, &entry) == REPLY_CACHE_NEW) {
             assert_int_equal(runs[sequence], 0);
             runs[sequence] = 1;
             newest = sequence > newest ? sequence : newest;
-            running[sequence % N] = entry;
+            running[idx] = entry;
         }
-        uint32_t idx = inputs_rng_below(&rng, N);
+        idx = inputs_rng_below(&rng, RUNNING);
         if (running[idx] != NULL && inputs_rng_below(&rng, 2) == 0) {
-            finish(running[idx], TOPKD_OK);
+            finish(&cache, running[idx], TOPKD_OK);
             running[idx] = NULL;
         }
     }
+}
+
+/* ---- Overlap --------------------------------------------------------------------------------- */
+
+static struct topk_args args_at(uintptr_t scores, uintptr_t indices)
+{
+    return (struct topk_args){.scores = (const float *)scores,
+                              .row_stride = 100,
+                              .indices = (int32_t *)indices,
+                              .index_stride = 10,
+                              .num_rows = 4,
+                              .width = 90,
+                              .length_all = 90,
+                              .k = 10};
+}
+
+static void selections_that_meet_are_told(void **state)
+{
+    (void)state;
+    const uintptr_t scores = 0x10000, indices = 0x20000;
+    const uintptr_t scores_end = scores + (3 * 100 + 90) * 4, indices_end = indices + 4 * 10 * 4;
+    struct topk_args a = args_at(scores, indices), b = args_at(scores, indices_end);
+    assert_false(args_overlap(&a, &b)); /* the same scores, results side by side */
+    b = args_at(scores, indices_end - 4);
+    assert_true(args_overlap(&a, &b)); /* the last position of one is the first of the other */
+    assert_true(args_overlap(&b, &a));
+    b = args_at(indices, 0x30000);
+    assert_true(args_overlap(&a, &b)); /* reads what the other writes */
+    assert_true(args_overlap(&b, &a));
+    b = args_at(0x40000, scores_end);
+    assert_false(args_overlap(&a, &b));
+    b = args_at(0x40000, scores_end - 4);
+    assert_true(args_overlap(&a, &b));
+    b = args_at(0x40000, 0x50000);
+    b.values = (float *)indices;
+    b.value_stride = 10;
+    assert_true(args_overlap(&a, &b));
+    b.values = NULL;
+    b.lengths = (const int32_t *)(indices_end - 4);
+    assert_true(args_overlap(&a, &b));
+    b.lengths = (const int32_t *)indices_end;
+    assert_false(args_overlap(&a, &b));
+    b.page_table = (const int32_t *)(indices - 4);
+    b.page_table_width = 1;
+    b.page_table_stride = 1;
+    assert_true(args_overlap(&a, &b)); /* its second row */
+    b.num_rows = 1;
+    assert_false(args_overlap(&a, &b)); /* a single row has no stride */
+    b.row_offsets = (const int32_t *)indices;
+    assert_true(args_overlap(&a, &b));
+    b.num_rows = 0;
+    assert_false(args_overlap(&a, &b)); /* touches nothing */
 }
 
 /* ---- Arena ----------------------------------------------------------------------------------- */
@@ -232,7 +310,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reply_cache_runs_each_sequence_once),
+        cmocka_unit_test(reply_cache_keeps_places_free_beside_a_long_run),
         cmocka_unit_test(reply_cache_random_never_runs_twice),
+        cmocka_unit_test(selections_that_meet_are_told),
         cmocka_unit_test(arena_leases_are_used_once),
         cmocka_unit_test(the_last_places_are_for_sessions_without_any),
         cmocka_unit_test(a_rate_holds_over_any_second),
