@@ -6,8 +6,9 @@
 #   deploy/packages.sh missing [GROUP...]   prints those that are not installed
 #   deploy/packages.sh install [GROUP...]   installs those that are not installed (sudo unless root)
 #
-# Groups: build (compile and run), test (run the tests), check (what CI uses besides). Without a
-# group: build. Exit code 0 done, 1 failed, 2 usage.
+# Groups: build (compile and run), test (run the tests), check (what CI uses besides), package (make
+# Debian packages), deploy (check packages, service, completions, monitoring and containers). Without
+# a group: build. Exit code 0 done, 1 failed, 2 usage.
 set -euo pipefail
 
 packages_of() {
@@ -28,8 +29,17 @@ packages_of() {
         # prometheus: promtool reads the metrics
         echo git mandoc shellcheck prometheus
         ;;
+    package)
+        # dpkg-dev: Depends from the libraries used; chrpath: no library search path in packages
+        echo chrpath dpkg-dev file
+        ;;
+    deploy)
+        # mmdebstrap, systemd-container: a fresh Debian 12, booted; prometheus: promtool
+        echo lintian mmdebstrap systemd-container prometheus
+        echo zsh fish python3 python3-venv
+        ;;
     *)
-        echo "packages.sh: no group '$1'; groups are build, test and check" >&2
+        echo "packages.sh: no group '$1'; groups are build, test, check, package and deploy" >&2
         exit 2
         ;;
     esac

@@ -15,7 +15,7 @@ machine_folder=
 
 machine_log() {
     [[ ! -r $machine_folder/console ]] || tail -n 40 "$machine_folder/console" >&2
-    [[ -z $machine_init ]] || machine_run journalctl --no-pager -n 80 >&2 || true
+    [[ -z $machine_init ]] || machine_run journalctl --no-pager -u topkd -n 80 >&2 || true
 }
 
 machine_stop() {

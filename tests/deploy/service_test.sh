@@ -58,6 +58,26 @@ packages_install() {
         fail "systemd was told '$(property StatusText)'"
 }
 
+# systemd finds nothing wrong in any unit that is shipped, and little exposed in the daemon's. The
+# score is 2.4 of 10; what makes up the rest is named at the end of the unit.
+units_are_right() {
+    # The units name programs of the driver, and verify wants them there.
+    shell 'install -m 755 /bin/true /usr/bin/nvidia-cuda-mps-control
+        cp /usr/share/doc/topkd/examples/nvidia-mps.service /etc/systemd/system/
+        mkdir /etc/systemd/system/topkd.service.d
+        sed "s/^#\([A-Z][A-Za-z]*=\)/\1/" /usr/share/doc/topkd/examples/mps.conf \
+            >/etc/systemd/system/topkd.service.d/mps.conf
+        systemd-analyze verify --man=no topkd.service nvidia-mps.service
+        rm -r /etc/systemd/system/nvidia-mps.service /etc/systemd/system/topkd.service.d
+        systemd-analyze verify --man=no topkd.service' >"$machine_folder/output" 2>&1 ||
+        fail "systemd-analyze verify: $(cat "$machine_folder/output")"
+    [[ ! -s $machine_folder/output ]] ||
+        fail "systemd-analyze verify: $(cat "$machine_folder/output")"
+    machine_run systemd-analyze security --no-pager --threshold=25 topkd.service \
+        >"$machine_folder/output" 2>&1 || fail "systemd-analyze security: $(cat "$machine_folder/output")"
+    grep 'Overall' "$machine_folder/output"
+}
+
 # No right that the unit does not name, and a system call filter in force, in both kinds of process.
 service_is_confined() {
     local pid pids
@@ -89,11 +109,11 @@ clients_of_several_users() {
 # /dev/shm is sticky: removing another user's memory is what CAP_FOWNER is for.
 killed_client_leaves_nothing() {
     client alice /clients/indexer_client --rows 16 --width 65536 --repeats 1000000 >/dev/null 2>&1 &
-    expect "the client's memory is there" sh -c 'ls /dev/shm/topkd-buf-*'
+    expect "the client's memory is there" sh -c 'find /dev/shm -user alice -name "topkd-*" | grep .'
     expect "it selects" sh -c 'topkctl sessions | grep -q indexer_client'
     machine_run pkill -KILL -u alice indexer_client
     wait $! || true
-    expect "its memory is gone" sh -c '! ls /dev/shm/topkd-buf-*'
+    expect "its memory is gone" sh -c '! find /dev/shm -user alice | grep .'
 }
 
 reload_and_worker_death() {
@@ -186,7 +206,7 @@ main() {
     machine_copy "$debs"/*.deb /debs
     machine_copy "$newer_debs"/*.deb /newer
     machine_copy "$bin"/first_client "$bin"/indexer_client /clients
-    for step in packages_install service_is_confined clients_of_several_users \
+    for step in packages_install units_are_right service_is_confined clients_of_several_users \
         killed_client_leaves_nothing reload_and_worker_death watchdog \
         folder_stays_when_the_service_restarts service_as_root upgrade disabled_stays_disabled \
         remove_and_purge; do

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Checks of everything an operator gets: packages, service, completions, monitoring, containers.
+#
+#   tests/deploy/run.sh [BUILD]
+#
+# BUILD is a finished build whose prefix is /usr; build/dev without it. Needs root, the packages of
+# the groups package and deploy (deploy/packages.sh), and the package archives of Debian and Python.
+# A tool that is missing is a failure. Exit code: 0 all holds.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+here=$root/tests/deploy
+build=$(realpath -- "${1:-$root/build/dev}")
+work=$(mktemp -d /var/tmp/topkd-deploy.XXXXXX)
+making=
+
+clean_up() {
+    [[ -z $making ]] || kill "$making" 2>/dev/null || true
+    wait
+    rm -rf -- "$work"
+}
+trap clean_up EXIT
+
+need() {
+    local tool missing=()
+    for tool in "$@"; do
+        command -v "$tool" >/dev/null || missing+=("$tool")
+    done
+    if ((${#missing[@]} > 0)); then
+        echo "deploy: missing: ${missing[*]}; deploy/packages.sh install package deploy" >&2
+        exit 1
+    fi
+}
+
+step() {
+    local start=$SECONDS
+    "$@" || {
+        echo "deploy: FAILED: ${*##*/}" >&2
+        exit 1
+    }
+    echo "deploy: ok, $((SECONDS - start)) s: $(basename "$1")"
+}
+
+# package FOLDER RELEASE COMPRESSION
+package() {
+    cpack -G DEB --config "$build/CPackConfig.cmake" -B "$1" -D CPACK_DEBIAN_PACKAGE_RELEASE="$2" \
+        -D CPACK_DEBIAN_COMPRESSION_TYPE="$3" >"$work/cpack.log" 2>&1 || {
+        cat "$work/cpack.log" >&2
+        return 1
+    }
+}
+
+# What lintian finds in a finished package, warnings too; exceptions with their reasons are in
+# deploy/debian/overrides.
+lint() {
+    lintian --allow-root --tag-display-limit 0 --fail-on error,warning "$work"/debs/*.deb
+}
+
+main() {
+    need cpack lintian chrpath dpkg-shlibdeps mmdebstrap systemd-nspawn promtool zsh fish python3
+    # The longest part waits for the package archive: beside the others.
+    "$here/make_root.sh" "$work/root" >"$work/root.log" 2>&1 &
+    making=$!
+    step "$here/completions_test.sh" "$build/deploy/completions" "$build/bin"
+    step package "$work/debs" 1 xz
+    step package "$work/newer" 2 gzip
+    step lint
+    if ! wait "$making"; then
+        cat "$work/root.log" >&2
+        echo "deploy: no fresh Debian 12 could be made" >&2
+        exit 1
+    fi
+    making=
+    step "$here/service_test.sh" "$work/root" "$work/debs" "$work/newer" "$build/bin"
+}
+
+main
