@@ -1,0 +1,708 @@
+"""The chaos test: a daemon, clients, faults drawn from a seed, and what must hold all the while.
+
+Started by run.sh, in a mount namespace of its own where that can be had. README.md says what
+happens and what is checked.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# Choices. A busy machine may hold up anything for a second or two.
+SETTLE_S = 30.0  # after the last fault, all that clients and dead workers held is back
+CALM_EVERY_S = 20.0  # between two looks at what is held
+GRACE_S = 10.0  # a call that began under a fault may report it so much later
+READY_S = 60.0  # a daemon is ready
+GROWTH_KIB = {"supervisor": 16 << 10, "worker": 64 << 10}  # over the first calm moment
+DEVICE_GROWTH_BYTES = 256 << 20  # graphs and workspaces of new shapes stay with the worker
+LIVE_CLIENTS = 4
+
+# What a call may report while a fault lasts; nothing is to be seen of the others.
+WEATHER = {
+    "shm_full": {"TOPKD_E_NO_MEMORY", "TOPKD_E_UNREACHABLE", "TOPKD_E_STALE_SESSION",
+                 "TOPKD_E_TIMEOUT", "TOPKD_E_MAP_FAILED", "TOPKD_E_SYSTEM"},
+    "few_descriptors": {"TOPKD_E_NO_MEMORY", "TOPKD_E_UNREACHABLE", "TOPKD_E_STALE_SESSION",
+                        "TOPKD_E_TIMEOUT", "TOPKD_E_MAP_FAILED", "TOPKD_E_SYSTEM",
+                        "TOPKD_E_LIMIT"},
+    "device_fault": {"TOPKD_E_DEVICE_FAULT", "TOPKD_E_SYSTEM", "TOPKD_E_NOT_VISIBLE"},
+}
+# The witness does nothing but wait for its answers: a queue that others fill is no error of its
+# own, and any restart ends within its deadline.
+WITNESS_ALWAYS = {"TOPKD_E_BUSY"}
+# The others have short deadlines, and meet each other.
+RANDOM_ALWAYS = {"TOPKD_E_BUSY", "TOPKD_E_TIMEOUT", "TOPKD_E_STALE_SESSION", "TOPKD_E_DRAINING",
+                 "TOPKD_E_UNREACHABLE", "TOPKD_E_LIMIT", "TOPKD_E_CANCELLED",
+                 "TOPKD_E_DEVICE_FAULT"}
+
+
+def now():
+    return time.monotonic()
+
+
+class Broken(Exception):
+    """Something did not hold."""
+
+
+def status_of(pid):
+    fields = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        fields[key] = value.strip()
+    return fields
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid):
+    try:
+        return status_of(pid)["State"][0] not in "ZX"
+    except (OSError, KeyError):
+        return False
+
+
+def num_fds(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def anonymous_kib(pid):
+    return int(status_of(pid)["RssAnon"].split()[0])
+
+
+def num_client_mappings(pid):
+    return Path(f"/proc/{pid}/maps").read_text().count("/topkd-held-")
+
+
+class Client:
+    """A chaos_client under way, and what it has said."""
+
+    def __init__(self, chaos, mode, life_ms):
+        self.mode = mode
+        self.said = open(chaos.work / f"client-{chaos.num_clients}", "w+b")
+        seed = chaos.rng.getrandbits(48)
+        self.name = f"{mode} client {chaos.num_clients} (seed {seed})"
+        self.process = subprocess.Popen(
+            [chaos.bin / "chaos_client", mode, chaos.url, str(seed), str(life_ms)],
+            stdin=subprocess.DEVNULL, stdout=self.said, stderr=subprocess.STDOUT,
+            env=chaos.environment())
+        self.at = 0
+        self.stats = {}
+        chaos.num_clients += 1
+
+    def new_lines(self):
+        self.said.seek(self.at)
+        data = self.said.read()
+        end = data.rfind(b"\n") + 1
+        self.at += end
+        return data[:end].decode(errors="replace").splitlines()
+
+    def kill(self, number=signal.SIGKILL):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def forget(self):
+        self.said.close()
+        os.unlink(self.said.name)
+
+
+class Chaos:
+    def __init__(self, options):
+        self.options = options
+        self.rng = random.Random(options.seed)
+        self.bin = Path(options.bin)
+        self.work = Path(options.work)
+        self.shm = Path("/dev/shm")
+        self.folder = self.work / "run"
+        self.url = f"ipc://{self.folder}/topkd.sock"
+        self.config = self.work / "topkd.yaml"
+        self.log_folder = self.work / "log"  # small, when it could be mounted
+        self.log = None
+        self.num_clients = 0
+        self.clients = []
+        self.witness = None
+        self.daemon = None
+        self.base = None  # of the first calm moment
+        self.peak = {"supervisor_kib": 0, "worker_kib": 0}
+        self.device_free = 0
+        self.weather = []  # (kind, begin, end or None)
+        self.counts = {}
+        self.errors = {}
+        self.totals = {"calls": 0, "right": 0, "errors": 0}
+        self.worker_pid = 0
+        self.expected_deaths = 0  # of workers, by our hand, since the last look
+        self.num_worker_lives = 0
+        self.filler = None
+        self.lowered = []
+        self.raw_sockets = []
+        self.num_calm = 0
+
+    # ---- Processes -----------------------------------------------------------------------------
+
+    def environment(self, with_clock=True):
+        result = dict(os.environ, TOPKD_CHAOS_RUN=self.options.mark,
+                      TOPKD_CHAOS_CLOCK=str(self.work / "clock"))
+        preload = [str(self.options.clock)] if with_clock and self.options.clock else []
+        if self.options.preload:
+            preload.append(self.options.preload)
+        if preload:
+            result["LD_PRELOAD"] = ":".join(preload)
+        return result
+
+    def write_config(self, **changes):
+        limits = {"sessions_max": 24, "connections_max": 96, "hello_ms": 1000,
+                  "registrations_per_s": 2000}
+        limits.update(changes.get("limits", {}))
+        lines = [
+            f"socket: {{directory: {self.folder}}}",
+            f"devices: [{{device: {self.options.device}}}]",
+            "buckets: [{rows: 1, width: 1024, k: 64}]",
+            "worker: {heartbeat_ms: 100, hang_ms: 3000, canary_interval_ms: 500, "
+            "restart_min_ms: 20, restart_max_ms: 500}",
+            "drain: {deadline_ms: 2000}",
+            "log: {level: %s, rate_per_s: 100}" % changes.get("level", "info"),
+            "limits: {%s}" % ", ".join(f"{key}: {value}" for key, value in limits.items()),
+        ]
+        lines += changes.get("extra", [])
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def start_daemon(self):
+        self.log = open(self.log_folder / "daemon.log", "ab")
+        self.daemon = subprocess.Popen(
+            [self.bin / "topkd", "--config", self.config, "--allow-shared-pid1"],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=self.environment())
+        self.worker_pid = 0
+        self.expected_deaths = 0
+
+    def end_daemon(self, number, expected):
+        self.daemon.send_signal(number)
+        try:
+            code = self.daemon.wait(READY_S)
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"the daemon did not end within {READY_S:.0f} s of signal {number}") \
+                from error
+        if code != expected:
+            raise Broken(f"the daemon ended with {code} at signal {number}, expected {expected}")
+        self.log.close()
+        self.daemon = None
+
+    def worker(self):
+        """The pid of the present worker, 0 while there is none."""
+        workers = [pid for pid in children_of(self.daemon.pid) if is_alive(pid)]
+        return workers[0] if workers else 0
+
+    def devices(self):
+        done = subprocess.run(
+            [self.bin / "topkctl", "--url", self.url, "--timeout", "5", "devices", "--json"],
+            capture_output=True, timeout=30, check=False, env=self.environment(False))
+        if done.returncode != 0:
+            return None
+        return json.loads(done.stdout)["devices"]
+
+    def wait_ready(self):
+        end = now() + READY_S
+        while now() < end:
+            if self.daemon.poll() is not None:
+                raise Broken(f"the daemon ended with {self.daemon.returncode} by itself")
+            devices = self.devices()
+            if devices and all(device["state"] == "ready" for device in devices):
+                return
+            time.sleep(0.1)
+        raise Broken(f"no ready device within {READY_S:.0f} s")
+
+    def note_worker(self):
+        """Counts lives of workers; one that died by itself is a failure."""
+        pid = self.worker()
+        if pid in (0, self.worker_pid):
+            return
+        if self.worker_pid != 0 and self.expected_deaths == 0 and not self.is_bad_weather(
+                "shm_full", "few_descriptors", "device_fault"):
+            raise Broken(f"worker {self.worker_pid} died of itself")
+        self.expected_deaths = 0
+        self.worker_pid = pid
+        self.num_worker_lives += 1
+
+    # ---- Weather -------------------------------------------------------------------------------
+
+    def begin_weather(self, kind):
+        self.weather.append([kind, now(), None])
+
+    def end_weather(self, kind):
+        for entry in self.weather:
+            if entry[0] == kind and entry[2] is None:
+                entry[2] = now()
+
+    def is_bad_weather(self, *kinds):
+        return any(entry[0] in kinds and (entry[2] is None or now() - entry[2] < GRACE_S)
+                   for entry in self.weather)
+
+    def is_excused(self, status, at, always):
+        if status in always:
+            return True
+        return any(status in WEATHER.get(kind, ()) and begin <= at and
+                   (end is None or at <= end + GRACE_S + 30)
+                   for kind, begin, end in self.weather)
+
+    # ---- Clients -------------------------------------------------------------------------------
+
+    def hear(self, client):
+        always = WITNESS_ALWAYS if client is self.witness else RANDOM_ALWAYS
+        for line in client.new_lines():
+            word, _, rest = line.partition(" ")
+            if word == "STATS":
+                client.stats = dict(item.split("=") for item in rest.split())
+            elif word == "ERROR":
+                at, status, detail = (rest.split(" ", 2) + [""])[:3]
+                self.errors[status] = self.errors.get(status, 0) + 1
+                if not self.is_excused(status, int(at) / 1000, always):
+                    raise Broken(f"{client.name}: {status}: {detail}")
+            elif word == "WRONG":
+                raise Broken(f"{client.name}: {line}")
+            elif word != "NOTE":
+                raise Broken(f"{client.name} says: {line}")
+
+    def close_book(self, client):
+        """The client has ended: what it counted, and how it ended."""
+        self.hear(client)
+        for key in self.totals:
+            self.totals[key] += int(client.stats.get(key, 0))
+        code = client.process.returncode
+        if code not in (0, -signal.SIGKILL, -signal.SIGABRT, -signal.SIGTERM):
+            raise Broken(f"{client.name} ended with {code}")
+        client.forget()
+
+    def tend_clients(self):
+        self.hear(self.witness)
+        if self.witness.process.poll() is not None:
+            raise Broken(f"the witness ended with {self.witness.process.returncode}")
+        for client in list(self.clients):
+            self.hear(client)
+            if client.process.poll() is not None:
+                self.close_book(client)
+                self.clients.remove(client)
+
+    def end_clients(self):
+        for client in self.clients:
+            client.kill()
+        for client in self.clients:
+            client.process.wait()
+        self.tend_clients()
+        for raw in self.raw_sockets:
+            raw.close()
+        self.raw_sockets.clear()
+
+    # ---- Events: each returns nothing; what it began is undone by itself or by `undo` -----------
+
+    def event_client(self):
+        mode = "flood" if self.rng.random() < 0.2 else "random"
+        if len(self.clients) < LIVE_CLIENTS:
+            self.clients.append(Client(self, mode, self.rng.randint(50, 4000)))
+
+    def event_client_killed(self):
+        if self.clients:
+            self.rng.choice(self.clients).kill()
+
+    def event_client_stopped(self):
+        if self.clients:
+            self.rng.choice(self.clients).kill(signal.SIGSTOP)
+
+    def event_worker_killed(self):
+        self.strike(signal.SIGKILL)
+
+    def event_worker_aborted(self):
+        self.strike(signal.SIGABRT)
+
+    def event_worker_stopped(self):
+        self.strike(signal.SIGSTOP)
+
+    def event_client_and_worker_killed(self):
+        pid = self.worker()
+        if pid and self.clients:
+            os.kill(pid, signal.SIGSTOP)
+            self.rng.choice(self.clients).kill()
+            self.strike(signal.SIGKILL)
+
+    def strike(self, number):
+        pid = self.worker()
+        if not pid:
+            return
+        self.note_worker()
+        self.expected_deaths += 1
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    def event_reload(self):
+        kind = self.rng.randrange(4)
+        if kind == 0:  # refused as a whole
+            self.write_config(extra=["nonsense: {of: 1}"])
+        elif kind == 1:
+            self.config.write_bytes(self.rng.randbytes(200))
+        else:
+            self.write_config(level=self.rng.choice(["info", "debug"]),
+                              limits={"sessions_max": self.rng.randint(16, 40),
+                                      "queue_max": self.rng.choice([8, 64, 1024])})
+        self.daemon.send_signal(signal.SIGHUP)
+        time.sleep(0.05)
+        self.write_config()
+
+    def event_daemon_restarted(self):
+        self.end_daemon(signal.SIGTERM, 0)
+        self.start_daemon()
+
+    def event_daemon_killed(self):
+        worker = self.worker()
+        self.end_daemon(signal.SIGKILL, -signal.SIGKILL)
+        end = now() + 10
+        while worker and is_alive(worker):
+            if now() > end:
+                raise Broken(f"worker {worker} outlives its supervisor")
+            time.sleep(0.01)
+        self.start_daemon()
+
+    def event_disk_full(self):
+        """Where the log goes."""
+        if not self.options.small_disks:
+            return
+        with open(self.log_folder / "filler", "wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+                    file.flush()
+            except OSError:
+                pass
+        time.sleep(self.rng.uniform(0.2, 2))
+        os.unlink(self.log_folder / "filler")
+        self.log.truncate(0)
+
+    def event_shm_full(self):
+        if not self.options.small_disks or self.filler:
+            return
+        self.begin_weather("shm_full")
+        self.filler = self.shm / "chaos-filler"
+        with open(self.filler, "wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 18))
+                    file.flush()
+            except OSError:
+                pass
+        time.sleep(self.rng.uniform(0.2, 3))
+        self.undo_shm_full()
+
+    def undo_shm_full(self):
+        if self.filler:
+            self.filler.unlink(missing_ok=True)
+            self.filler = None
+            self.end_weather("shm_full")
+
+    def event_few_descriptors(self):
+        """A few more than are open now; the next lives have their usual limit again."""
+        pid = self.rng.choice([self.daemon.pid, self.worker()])
+        if not pid or self.lowered:
+            return
+        self.begin_weather("few_descriptors")
+        try:
+            hard = self.prlimit(pid)[1]
+            self.lowered = [pid, hard]
+            self.prlimit(pid, (num_fds(pid) + self.rng.randint(0, 4), hard))
+        except (OSError, ValueError):
+            pass
+        time.sleep(self.rng.uniform(0.5, 3))
+        self.undo_few_descriptors()
+
+    def undo_few_descriptors(self):
+        if not self.lowered:
+            return
+        pid, hard = self.lowered
+        self.lowered = []
+        try:
+            self.prlimit(pid, (hard, hard))
+        except (OSError, ValueError):
+            pass
+        self.end_weather("few_descriptors")
+
+    @staticmethod
+    def prlimit(pid, limits=None):
+        import resource
+        if limits is None:
+            return resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        return resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+    def event_clock_jumps(self):
+        years = self.rng.choice([-30, -1, 0, 1, 100])
+        seconds = years * 365 * 86400 + self.rng.randint(-7200, 7200)
+        with open(self.work / "clock", "r+b") as file:
+            file.write(struct.pack("=q", seconds * 10**9))
+
+    def event_hostile_bytes(self):
+        """Connections that say nonsense, half of something, or a flood whose answers nobody reads."""
+        name = self.rng.choice(["topkd.sock", f"{self.options.device}.sock"])
+        for _ in range(self.rng.randint(1, 20)):
+            raw = socket.socket(socket.AF_UNIX)
+            raw.setblocking(False)
+            try:
+                raw.connect(str(self.folder / name))
+                greeting = b"\0SP\0\0\x30\0\0"
+                what = self.rng.randrange(5)
+                if what == 0:
+                    raw.send(self.rng.randbytes(self.rng.randint(1, 5000)))
+                elif what == 1:
+                    raw.send(greeting[: self.rng.randint(0, 8)])
+                else:
+                    raw.send(greeting)
+                    for _ in range(1 if what < 4 else 500):
+                        body = struct.pack(">I", 1 << 31) + self.rng.randbytes(60)
+                        size = len(body) + (self.rng.randint(1, 1000) if what == 2 else 0)
+                        raw.send(b"\1" + struct.pack(">Q", size) + body)
+            except OSError:
+                pass
+            if self.rng.random() < 0.5:
+                raw.close()
+            else:
+                self.raw_sockets.append(raw)
+
+    EVENTS = [
+        ("client", 40), ("client_killed", 10), ("client_stopped", 4), ("worker_killed", 4),
+        ("worker_aborted", 1), ("worker_stopped", 1), ("client_and_worker_killed", 2),
+        ("reload", 6), ("daemon_restarted", 1.5), ("daemon_killed", 1.5), ("disk_full", 2),
+        ("shm_full", 2), ("few_descriptors", 2), ("clock_jumps", 4), ("hostile_bytes", 6),
+    ]
+
+    def step(self):
+        names = [name for name, _ in self.EVENTS if name not in self.options.without]
+        weights = [weight for name, weight in self.EVENTS if name not in self.options.without]
+        name = self.rng.choices(names, weights)[0]
+        self.counts[name] = self.counts.get(name, 0) + 1
+        getattr(self, f"event_{name}")()
+        time.sleep(self.rng.uniform(0, 0.3))
+        if self.daemon.poll() is not None:
+            raise Broken(f"the daemon ended with {self.daemon.returncode} by itself")
+        self.note_worker()
+        self.tend_clients()
+
+    # ---- What must hold ------------------------------------------------------------------------
+
+    def look(self):
+        """What daemon and machine hold now, as far as it must return."""
+        worker = self.worker()
+        stats = self.worker_stats()
+        return {
+            "supervisor_fds": num_fds(self.daemon.pid),
+            "worker_fds": num_fds(worker),
+            "supervisor_children": len(children_of(self.daemon.pid)),
+            "client_mappings": num_client_mappings(worker),
+            "shm_objects": self.shm_objects(),
+            "sockets": sorted(os.listdir(self.folder)),
+            "sessions": stats["sessions"],
+            "regions": stats["regions"],
+            "mapped_bytes": stats["mapped_bytes"],
+            "in_flight_of_others": max(0, stats["queued"] + stats["running"] - 1),
+            "leases_of_others": max(0, stats["leases"] - 1),
+        }
+
+    def worker_stats(self):
+        done = subprocess.run(
+            [self.bin / "topkctl", "--url", self.url, "--timeout", "5", "stats", "--json"],
+            capture_output=True, timeout=30, check=False, env=self.environment(False))
+        if done.returncode != 0:
+            raise OSError(done.stderr.decode(errors="replace"))
+        return json.loads(done.stdout)["devices"][0]
+
+    def shm_objects(self):
+        """By kind, since names have random parts."""
+        kinds = {}
+        for name in os.listdir(self.shm):
+            if name.startswith("topkd-"):
+                kind = "held" if name.startswith("topkd-held-") else name.rsplit("-", 1)[-1]
+                kinds[kind] = kinds.get(kind, 0) + 1
+        return kinds
+
+    def calm(self):
+        """No client but the witness, no fault: everything that was taken is back."""
+        self.undo_shm_full()
+        self.undo_few_descriptors()
+        self.end_clients()
+        self.write_config()
+        self.daemon.send_signal(signal.SIGHUP)
+        self.wait_ready()
+        self.note_worker()
+        end = now() + SETTLE_S
+        found = {}
+        while True:
+            self.tend_clients()
+            try:
+                found = self.look()
+            except (OSError, KeyError) as error:
+                found = {"unreadable": str(error)}
+            if self.base is None and found.get("sessions") == 1 and found.get("regions") == 1:
+                time.sleep(1)
+                self.base = self.look()
+                self.base["kib"] = {"supervisor": anonymous_kib(self.daemon.pid),
+                                    "worker": anonymous_kib(self.worker())}
+                break
+            if self.base and all(self.holds(key, value) for key, value in found.items()):
+                break
+            if now() > end:
+                want = {key: value for key, value in (self.base or {}).items() if key != "kib"}
+                bad = {key: (value, want.get(key)) for key, value in found.items()
+                       if not self.base or not self.holds(key, value)}
+                raise Broken(f"not all is back after {SETTLE_S:.0f} s (found, wanted): {bad}")
+            time.sleep(0.2)
+        self.check_memory()
+        self.num_calm += 1
+
+    def holds(self, key, value):
+        want = self.base.get(key)
+        if key in ("supervisor_fds", "worker_fds"):
+            return value <= want
+        return value == want
+
+    def check_memory(self):
+        for name, pid in (("supervisor", self.daemon.pid), ("worker", self.worker())):
+            kib = anonymous_kib(pid)
+            self.peak[f"{name}_kib"] = max(self.peak[f"{name}_kib"], kib)
+            limit = self.base["kib"][name] + GROWTH_KIB[name]
+            if kib > limit:
+                raise Broken(f"the {name} has {kib} KiB of its own, {limit} are allowed")
+        free = int(self.witness.stats.get("device_free_bytes", 0))
+        if free:
+            if self.device_free and free < self.device_free - DEVICE_GROWTH_BYTES:
+                raise Broken(f"device memory: {free} bytes free, at first {self.device_free}")
+            self.device_free = self.device_free or free
+
+    def check_nothing_left(self):
+        if self.folder.exists():
+            left = [name for name in os.listdir(self.folder) if name != "topkd.lock"]
+            if left:
+                raise Broken(f"left in the runtime folder: {left}")
+        if self.shm_objects():
+            raise Broken(f"left in shared memory: {self.shm_objects()}")
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                name = (entry / "comm").read_text().strip()
+            except OSError:
+                continue
+            if f"TOPKD_CHAOS_RUN={self.options.mark}".encode() in environment and is_alive(
+                    int(entry.name)):
+                raise Broken(f"process {entry.name} ({name}) is left")
+
+    # ---- The run -------------------------------------------------------------------------------
+
+    def run(self):
+        begin = now()
+        end = begin + self.options.minutes * 60
+        self.log_folder.mkdir(exist_ok=True)
+        (self.work / "clock").write_bytes(bytes(8))
+        self.write_config()
+        self.start_daemon()
+        self.wait_ready()
+        self.witness = Client(self, "steady", 0)
+        self.calm()
+        while now() < end:
+            calm_at = min(end, now() + CALM_EVERY_S)
+            while now() < calm_at:
+                self.step()
+            self.calm()
+            if not self.options.quiet:
+                print(f"chaos: {now() - begin:.0f} s, {sum(self.counts.values())} events, "
+                      f"{self.num_worker_lives} worker lives, "
+                      f"witness {self.witness.stats.get('right', 0)} right, "
+                      f"p99 {self.witness.stats.get('p99_us', 0)} us", flush=True)
+        self.witness.kill(signal.SIGTERM)
+        if self.witness.process.wait(60) != 0:
+            raise Broken(f"the witness ended with {self.witness.process.returncode}")
+        witness = dict(self.witness.stats)
+        self.close_book(self.witness)
+        self.end_daemon(signal.SIGTERM, 0)
+        self.check_nothing_left()
+        return witness
+
+    def clean_up(self):
+        self.undo_few_descriptors()
+        self.undo_shm_full()
+        for client in self.clients + ([self.witness] if self.witness else []):
+            client.kill(signal.SIGKILL)
+            client.process.wait()
+        if self.daemon and self.daemon.poll() is None:
+            self.daemon.terminate()
+            try:
+                self.daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+                self.daemon.wait()
+
+    def summary(self, witness, failure, seconds):
+        return {
+            "ok": failure is None,
+            "failure": failure,
+            "seed": self.options.seed,
+            "device": self.options.device,
+            "seconds": round(seconds),
+            "small_disks": self.options.small_disks,
+            "clock": bool(self.options.clock),
+            "events": dict(sorted(self.counts.items())),
+            "clients": self.num_clients,
+            "worker_lives": self.num_worker_lives,
+            "calm_moments": self.num_calm,
+            "calls": self.totals["calls"],
+            "right": self.totals["right"],
+            "refused": dict(sorted(self.errors.items())),
+            "witness": witness,
+            "memory_kib": {"first": (self.base or {}).get("kib"), "peak_when_calm": self.peak},
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="chaos.py")
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--work", required=True)
+    parser.add_argument("--mark", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--clock")
+    parser.add_argument("--preload")
+    parser.add_argument("--small-disks", action="store_true")
+    parser.add_argument("--without", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    options.quiet = options.json
+    chaos = Chaos(options)
+    begin = now()
+    failure, witness = None, {}
+    try:
+        witness = chaos.run()
+    except (Broken, OSError, ValueError, subprocess.SubprocessError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    finally:
+        chaos.clean_up()
+    summary = chaos.summary(witness, failure, now() - begin)
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        for key, value in summary.items():
+            print(f"chaos: {key}: {value}")
+    if failure is not None:
+        print(f"chaos: FAILED (repeat with --seed {options.seed}): {failure}", file=sys.stderr)
+        log = chaos.log_folder / "daemon.log"
+        if log.exists():
+            print("\n".join(log.read_text(errors="replace").splitlines()[-40:]), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
