@@ -1,11 +1,16 @@
 /*
- * endpoint.h - a listening REP socket on ipc://, driven by a libuv loop.
+ * endpoint.h - a listening socket on ipc:// that speaks the protocol of NNG's REP, on a libuv loop.
  *
- * NNG's threads only push events and wake the loop; every callback of the handler runs on the loop
- * thread. A bounded set of REP contexts holds the requests between arrival and reply; when all are
- * taken, NNG leaves further messages with their senders, one pipe after the other, so that no pipe
- * shuts out another. A peer that does not take its replies loses its connection, nobody waits for
- * it. A pipe without a purpose (endpoint_pipe_keep) is closed after a while of silence.
+ * Clients use NNG's REQ. What goes over the connection (SP over a Unix socket): each side sends a
+ * greeting of 8 bytes; a message is a byte 1, its length in 8 bytes and its content, which begins
+ * with the identifiers that a REQ socket and what lies between put there, and which the reply
+ * repeats. endpoint.c opens, accepts and closes, endpoint_pipe.c reads and writes.
+ *
+ * The messages of a connection are handed over in the order in which they were sent. A bounded set
+ * of requests is held between arrival and reply; when all are taken, further messages are left with
+ * their senders, one connection after the other, so that none shuts out another. A peer that does
+ * not take its replies loses its connection, nobody waits for it. A connection without a purpose
+ * (endpoint_pipe_keep) is closed after a while of silence.
  *
  * All functions are for the loop thread.
  */
@@ -25,7 +30,7 @@ struct endpoint_pipe;    /* one connection; valid from opened() to closed() */
 struct endpoint_request; /* one message that wants a reply; the receiver's until reply or drop */
 
 struct endpoint_handler {
-    /* A connection is there; nothing has been received from it yet. May be NULL. */
+    /* A connection has greeted; nothing else has been received from it yet. May be NULL. */
     void (*opened)(void *owner, struct endpoint_pipe *pipe);
     /* It is gone. Requests of it that are still held may be replied to (into the void) or dropped.
      * May be NULL. */
@@ -34,13 +39,9 @@ struct endpoint_handler {
     void (*request)(void *owner, struct endpoint_request *request);
 };
 
-/* Choice: NNG closes in milliseconds; 1.5 waits for ever when a peer went away between the header
- * and the body of a message in an unlucky moment. */
-#define ENDPOINT_CLOSE_MS 2000u
-
 /* What endpoint_configure can change while the endpoint is open. */
 struct endpoint_limits {
-    uint32_t num_contexts; /* requests held at once; never shrinks */
+    uint32_t num_contexts; /* requests held at once */
     uint32_t pipes_max;    /* connections; more are closed as they come */
     uint32_t unsent_max;   /* replies a pipe may leave untaken before it is closed */
     uint32_t idle_ms;      /* a pipe that is not kept and has sent nothing for so long is closed */
@@ -50,6 +51,7 @@ struct endpoint_limits {
 struct endpoint_config {
     uv_loop_t *loop;
     const char *url; /* "ipc:///path"; the path's length is checked */
+    int listen_fd;   /* a listening socket there that somebody else made and removes; -1: none */
     uint32_t mode;   /* of the socket file */
     int64_t gid;     /* that owns the socket file; -1: leave it */
     struct endpoint_limits limits;
@@ -67,16 +69,13 @@ enum topkd_status endpoint_open(const struct endpoint_config *config, struct end
 
 /* Closes the socket and every pipe (closed() is called for each) and removes the socket file. The
  * memory goes when the loop has run its close callbacks. Requests still held must not be replied
- * to any more. Blocks for as long as NNG takes to stop, some milliseconds. Not from a handler.
- * False: NNG did not stop within ENDPOINT_CLOSE_MS. Then its threads may still use the endpoint and
- * the loop's handle of it, so that nothing was freed: the process is to end by _exit. */
-bool endpoint_close(struct endpoint *endpoint);
+ * to any more. Does not block. Not from a handler. */
+void endpoint_close(struct endpoint *endpoint);
 
-/* Takes new limits over. NO_MEMORY when contexts could not be added; the rest applies. */
-enum topkd_status endpoint_configure(struct endpoint *endpoint,
-                                     const struct endpoint_limits *limits);
+/* Takes new limits over. */
+void endpoint_configure(struct endpoint *endpoint, const struct endpoint_limits *limits);
 
-/* Replies handed over and not yet taken by NNG; 0 means that a drain may end. */
+/* Replies that the peers' sockets had no room for yet; 0 means that a drain may end. */
 uint32_t endpoint_num_unsent(const struct endpoint *endpoint);
 
 /* ---- Pipes ---------------------------------------------------------------------------------- */

@@ -1,99 +1,120 @@
 /*
- * endpoint_internal.h - what the two files of the endpoint share: endpoint.c opens and closes,
- * endpoint_events.c moves pipes and requests.
+ * endpoint_internal.h - what the two files of the endpoint share: endpoint.c opens, accepts and
+ * closes; endpoint_pipe.c reads and writes.
  */
 #ifndef TOPKD_SERVER_ENDPOINT_INTERNAL_H
 #define TOPKD_SERVER_ENDPOINT_INTERNAL_H
 
 #include "endpoint.h"
+#include "topkd_wire.h"
 
-#include <nng/nng.h>
-#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
 
-#define PIPE_HASH_SIZE 1024u /* choice: chains stay short up to some thousand connections */
+/* Of the protocol: scalability protocols over IPC, version 0. */
+#define SP_GREETING_SIZE 8u
+#define SP_HEAD_SIZE 9u /* of a message: 1, then its length, big-endian */
+#define SP_REQ 0x30u
+#define SP_REP 0x31u
+#define SP_HOPS_MAX 8u    /* identifiers before a message, 4 bytes each; NNG's own limit */
+#define SP_HOP_LAST 0x80u /* bit of the first byte of the last one */
 
-enum event_kind { EVENT_PIPE_OPENED, EVENT_PIPE_CLOSED, EVENT_REQUEST };
+/* The identifiers are part of the message, and a client has one of its own. */
+#define RECEIVE_SIZE_MAX (WIRE_MESSAGE_SIZE_MAX + 4u)
+/* Choice: bytes read from one connection before the next has its turn; some ten requests. */
+#define READ_SIZE 4096u
 
-/* What NNG's threads hand to the loop; embedded in what it is about. */
-struct event {
-    struct event *next;
-    enum event_kind kind;
-    void *object;
+/* Bytes that are on their way to a peer. */
+struct outgoing {
+    struct outgoing *next;
+    uint64_t since_ms;
+    size_t size, num_sent;
+    uint8_t bytes[];
+};
+
+#define REPLY_PARTS 3 /* head, identifiers, content */
+
+struct endpoint_request {
+    struct endpoint_pipe *pipe;
+    struct endpoint_request *previous, *next; /* of those held by the handler */
+    size_t hops_size;                         /* of the identifiers, at the start of the message */
+    size_t size;
+    uint8_t bytes[]; /* the message */
 };
 
 struct endpoint_pipe {
     struct endpoint *endpoint;
-    nng_pipe pipe;
+    uv_poll_t poll;
+    int fd;     /* -1 once closed */
+    int events; /* that poll waits for */
+    uint32_t id;
     struct peer peer;
     struct peer_groups groups;
-    struct endpoint_pipe *hash_next; /* guarded by endpoint->mutex */
-    struct event opened, closed;     /* each is queued once */
-    /* The rest is the loop's. */
-    bool is_announced; /* opened() was called and closed() was not */
+    bool has_greeted;
     bool is_kept;
-    bool is_doomed; /* we have closed it; closed() is on its way */
+    bool is_doomed;    /* it is closed as soon as nobody is at work with it */
+    bool is_starved;   /* in the list of those whose next message found no request free */
+    bool is_forgotten; /* closed() was called; the memory goes with the last request and the handle
+                        */
+    bool has_handle;
     uint64_t active_ms;
-    uint32_t num_requests; /* that point here: received and not yet answered and sent */
-    uint32_t num_unsent;
+    uint32_t num_requests; /* held, not yet answered */
     void *user;
-    struct endpoint_pipe *previous, *next; /* of the announced ones */
-};
+    struct endpoint_pipe *previous, *next; /* of the open ones */
+    struct endpoint_pipe *next_starved;
 
-enum request_state { REQUEST_FREE, REQUEST_RECEIVING, REQUEST_HELD, REQUEST_SENDING };
+    uint8_t head[SP_HEAD_SIZE]; /* greeting, or head of the message at hand */
+    size_t head_size;
+    struct endpoint_request *message; /* being received; NULL between messages */
+    size_t message_size;              /* of it that is there */
+    uint8_t *backlog; /* read, and not yet taken apart while it is starved; [READ_SIZE] or NULL */
+    size_t backlog_size;
 
-struct endpoint_request {
-    struct endpoint *endpoint;
-    nng_ctx ctx;
-    nng_aio *aio;
-    struct event event;
-    struct endpoint_request *next_free; /* guarded by endpoint->mutex */
-    enum request_state state;           /* set before the operation whose end it tells apart */
-    /* The loop's. */
-    nng_msg *message;
-    struct endpoint_pipe *pipe;
+    struct outgoing *first_out, **last_out;
+    uint32_t num_unsent;
 };
 
 struct endpoint {
-    nng_socket socket;
+    uv_loop_t *loop;
     struct endpoint_limits limits;
     const struct endpoint_handler *handler;
     void *owner;
-    uv_async_t async;
+    int listen_fd;
+    bool owns_file; /* the socket file is removed at the end if it still is the one made */
+    dev_t file_dev;
+    ino_t file_ino;
+    struct sockaddr_un address;
+    uv_poll_t listen_poll;
     uv_timer_t sweep;
-    uint32_t num_handles; /* of libuv, still open */
-    uint32_t num_requests;
-    struct endpoint_request **requests; /* [num_requests] */
-    uint32_t num_unsent;
+    uv_idle_t later;      /* runs while pipes are doomed, or starved ones may go on */
+    uint32_t num_handles; /* of libuv, still open, those of pipes included */
     bool is_closing;
-    bool is_handling;            /* events are being handed to the handler */
-    struct endpoint_pipe *pipes; /* announced ones */
-
-    pthread_mutex_t mutex; /* guards what follows, shared with NNG's threads */
-    struct event *first_event, **last_event;
-    struct endpoint_pipe *hash[PIPE_HASH_SIZE]; /* by id: from the opened event to the closed one */
-    uint32_t num_pipes;                         /* in the hash */
-    uint32_t pipes_max;                         /* copy of the limit */
-    /* One context receives at a time, and its callback lets the next one: so messages of a pipe
-     * reach the loop in the order in which they were sent. */
-    bool is_receiving;
-    bool is_stopping; /* nothing may begin to receive */
-    struct endpoint_request *free_requests;
+    bool is_accepting; /* false for a moment when descriptors have run out */
+    uint32_t next_id;
+    uint32_t num_pipes, num_requests, num_unsent, num_doomed;
+    struct endpoint_pipe *pipes;
+    struct endpoint_request *requests; /* held by the handler */
+    struct endpoint_pipe *first_starved, **last_starved;
+    uint8_t scratch[READ_SIZE];
 };
 
-/* The callbacks that endpoint.c installs: of NNG (any thread) and of the loop. */
-void endpoint_aio_callback(void *request);
-void endpoint_pipe_callback(nng_pipe pipe, nng_pipe_ev event, void *endpoint);
-void endpoint_async_callback(uv_async_t *async);
-void endpoint_sweep_callback(uv_timer_t *timer);
+/* Soon, from the loop: closes doomed pipes and lets starved ones go on. */
+void endpoint_look_later(struct endpoint *endpoint);
+/* A libuv handle of the endpoint has been closed; frees it with the last one. */
+void endpoint_handle_gone(struct endpoint *endpoint);
 
-/* The context is free: it receives, or waits for its turn to. */
-void endpoint_request_free(struct endpoint_request *request);
-void endpoint_pipe_free(struct endpoint_pipe *pipe);
-/* A request of the pipe has ended; frees a closed pipe with its last one. */
-void endpoint_pipe_unref(struct endpoint_pipe *pipe);
-/* Closes the connection, once. */
+/* ---- endpoint_pipe.c ------------------------------------------------------------------------- */
+
+/* A connection was accepted; takes the descriptor over, also when there is no memory for it. */
+void endpoint_pipe_open(struct endpoint *endpoint, int fd);
+/* Marks it; it is closed from the loop. */
 void endpoint_pipe_doom(struct endpoint_pipe *pipe);
-/* Takes a pipe out of all lists and tells the handler. */
+/* Closes it now: no handler may be at work with it. */
 void endpoint_pipe_forget(struct endpoint_pipe *pipe);
+/* One starved pipe after the other, as long as requests are free. */
+void endpoint_resume_starved(struct endpoint *endpoint);
+/* Ends all that are held. */
+void endpoint_requests_free(struct endpoint *endpoint);
 
 #endif

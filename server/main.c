@@ -3,7 +3,6 @@
 #include "control.h"
 #include "figures.h"
 #include "log.h"
-#include "nng_repair.h"
 #include "options.h"
 #include "settings.h"
 #include "supervisor.h"
@@ -21,17 +20,6 @@
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
-
-#ifdef __SANITIZE_THREAD__
-/* libuv closes the pipe of uv_spawn by a bare system call, which ThreadSanitizer does not see; when
- * a thread of NNG then gets the same descriptor from accept, it reports a race of the two. */
-__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
-
-const char *__tsan_default_suppressions(void)
-{
-    return "race:uv_pipe\n";
-}
-#endif
 
 /* A JSON string, quotes included. */
 static void print_json_string(FILE *file, const char *text)
@@ -217,7 +205,6 @@ int main(int argc, char **argv)
     struct options options;
     char error[OPTIONS_ERROR_SIZE];
     int code = EX_OK;
-    topkd_assert(nng_repair_is_active());
     if (!options_parse(argc, argv, &options, error)) {
         fprintf(stderr, "topkd: %s\n", error);
         return EX_USAGE;

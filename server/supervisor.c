@@ -161,24 +161,13 @@ static void on_sweep(uv_timer_t *timer)
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-/* Without NNG, which is stuck: what others would find of this daemon goes, and the process ends. No
- * worker is left. */
-static _Noreturn void leave(struct supervisor *supervisor)
-{
-    discovery_remove_socket(supervisor);
-    shm_instance_close(&supervisor->shm);
-    folder_close(&supervisor->folder);
-    _exit(supervisor->exit_code);
-}
-
 static void on_finish(uv_timer_t *timer)
 {
     struct supervisor *supervisor = timer->data;
     if (endpoint_num_unsent(supervisor->endpoint) != 0 &&
         uv_now(&supervisor->loop) < supervisor->finish_end_ms)
         return;
-    if (!endpoint_close(supervisor->endpoint))
-        leave(supervisor);
+    endpoint_close(supervisor->endpoint);
     supervisor->endpoint = NULL;
     supervisor_http_close(supervisor);
     for (uint32_t i = 0; i < supervisor->num_slots; i++)

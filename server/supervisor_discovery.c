@@ -237,28 +237,15 @@ static struct endpoint_limits limits_of(const struct settings *settings)
     };
 }
 
-static const char scheme[] = "ipc://";
-
-static void make_url(const struct settings *settings, char url[WIRE_URL_SIZE])
-{
-    snprintf(url, WIRE_URL_SIZE, "%s%s/topkd.sock", scheme, settings->socket.directory);
-}
-
-void discovery_remove_socket(const struct supervisor *supervisor)
-{
-    char url[WIRE_URL_SIZE];
-    make_url(&supervisor->settings, url);
-    (void)unlink(url + strlen(scheme));
-}
-
 enum topkd_status discovery_open(struct supervisor *supervisor, char *detail)
 {
     char url[WIRE_URL_SIZE];
     const struct settings *settings = &supervisor->settings;
-    make_url(settings, url);
+    snprintf(url, sizeof url, "ipc://%s/topkd.sock", settings->socket.directory);
     struct endpoint_config config = {
         .loop = &supervisor->loop,
         .url = url,
+        .listen_fd = -1,
         .mode = settings->socket.mode,
         .gid = settings->socket.group,
         .limits = limits_of(settings),
@@ -271,5 +258,5 @@ enum topkd_status discovery_open(struct supervisor *supervisor, char *detail)
 void discovery_configure(struct supervisor *supervisor)
 {
     struct endpoint_limits limits = limits_of(&supervisor->settings);
-    (void)endpoint_configure(supervisor->endpoint, &limits); /* the contexts do not grow */
+    endpoint_configure(supervisor->endpoint, &limits);
 }

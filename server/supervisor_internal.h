@@ -128,8 +128,6 @@ enum wire_device_kind slot_device_kind(const struct slot *slot);
 /* ---- supervisor_discovery.c ------------------------------------------------------------------ */
 
 enum topkd_status discovery_open(struct supervisor *supervisor, char *detail);
-/* When NNG cannot. */
-void discovery_remove_socket(const struct supervisor *supervisor);
 /* Takes changed limits over. */
 void discovery_configure(struct supervisor *supervisor);
 

@@ -126,6 +126,7 @@ static enum topkd_status open_endpoint(struct worker *worker, char *detail)
     const struct settings *settings = &worker->settings;
     struct endpoint_config config = {.loop = &worker->loop,
                                      .url = worker->args->url,
+                                     .listen_fd = -1,
                                      .mode = settings->socket.mode,
                                      .gid = settings->socket.group,
                                      .limits = worker_endpoint_limits(settings),
@@ -229,8 +230,7 @@ bool worker_end_check(struct worker *worker)
     if (now_ns - worker->rested_ns < UINT64_C(1000000) * linger_ms)
         return false;
     worker_publish(worker); /* its last word */
-    if (!endpoint_close(worker->endpoint))
-        _exit(worker->exit_code); /* the supervisor removes what is left */
+    endpoint_close(worker->endpoint);
     worker->endpoint = NULL;
     worker_control_stop(worker);
     uv_close((uv_handle_t *)&worker->ended.async, NULL);

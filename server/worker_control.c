@@ -206,9 +206,7 @@ static void reload(struct worker *worker, int fd)
     log_configure((enum log_level)settings->log.level, settings->log.rate_per_s);
     worker->regions.bytes_max = settings->limits.region_bytes_total;
     struct endpoint_limits limits = worker_endpoint_limits(settings);
-    if (endpoint_configure(worker->endpoint, &limits) != TOPKD_OK)
-        log_error("reload_incomplete", "reason=no_memory_for_contexts num_contexts=%" PRIu32,
-                  limits.num_contexts);
+    endpoint_configure(worker->endpoint, &limits);
     start_timers(worker);
     log_info("reloaded", "queue_max=%" PRIu32 " sessions_max=%" PRIu32, settings->limits.queue_max,
              settings->limits.sessions_max);

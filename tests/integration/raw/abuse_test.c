@@ -324,6 +324,53 @@ static void it_65_a_flood_of_requests(void **state)
     raw_worker_stop(&worker);
 }
 
+/* Floods whose senders go away in the middle, or are sent away: every connection is given back, and
+ * the worker is not deaf afterwards. (NNG 1.5 as a server loses such connections, and with enough
+ * of them hears nobody any more.) */
+static void it_66_floods_that_break_off(void **state)
+{
+    (void)state;
+    enum { FLOODS = 120, MESSAGES = 400 };
+    static int fds[FLOODS];
+    struct raw_worker worker;
+    struct raw_client client, late;
+    raw_worker_start(&worker, "limits: {connections_max: 64, hello_ms: 1000}", NULL);
+    raw_open(&client, &worker);
+    raw_expect_selects(&client);
+    uint32_t num_fds = raw_worker_num_fds(&worker);
+    const struct wire_request ping = {.kind = WIRE_PING};
+    size_t size = encode(&ping);
+    for (int i = 0; i < FLOODS; i++) {
+        fds[i] = raw_stream_connect(&worker);
+        if (fds[i] < 0)
+            continue;
+        raw_stream_handshake(fds[i]);
+        assert_int_equal(fcntl(fds[i], F_SETFL, O_NONBLOCK), 0);
+        for (int n = 0; n < MESSAGES && raw_stream_send(fds[i], (uint32_t)n, bytes, size); n++)
+            continue;
+        if (i % 2 == 0) { /* at once, or when the worker has had enough */
+            close(fds[i]);
+            fds[i] = -1;
+        }
+        if (i % 20 == 0)
+            raw_expect_selects(&client);
+    }
+    for (int i = 0; i < FLOODS; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS;
+    while (raw_worker_num_fds(&worker) > num_fds) {
+        assert_true(raw_now_ms() < end_ms);
+        raw_sleep_ms(10);
+    }
+    raw_open(&late, &worker);
+    raw_expect_selects(&late);
+    raw_expect_selects(&client);
+    raw_disconnect(&late);
+    raw_disconnect(&client);
+    raw_worker_stop(&worker);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -333,6 +380,7 @@ int main(void)
         cmocka_unit_test(it_63_a_flood_of_half_open_connections),
         cmocka_unit_test(it_64_replies_that_nobody_reads),
         cmocka_unit_test(it_65_a_flood_of_requests),
+        cmocka_unit_test(it_66_floods_that_break_off),
     };
     return cmocka_run_group_tests_name("abuse", tests, NULL, NULL);
 }

@@ -13,8 +13,6 @@
  *   hangs_up           closes its channel and stays
  *   ignores_drain      stays when told to drain
  *   fails              exits at once
- *
- * With TOPKD_FAKE_STUCK in its environment NNG never closes the supervisor's socket.
  */
 #include "server/control.h"
 #include "server/log.h"
@@ -22,9 +20,7 @@
 #include "server/supervisor.h"
 #include "server/worker.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <nng/nng.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -42,16 +38,6 @@ bool worker_device_supported(enum wire_device_kind kind)
 {
     (void)kind;
     return true;
-}
-
-/* Instead of NNG's, whose own does this only when a peer's death meets an unlucky moment. */
-int nng_close(nng_socket socket)
-{
-    if (getenv("TOPKD_FAKE_STUCK") != NULL)
-        for (;;)
-            pause();
-    int (*next)(nng_socket) = (int (*)(nng_socket))dlsym(RTLD_NEXT, "nng_close");
-    return next == NULL ? NNG_ENOTSUP : next(socket);
 }
 
 static char behaviour[32];

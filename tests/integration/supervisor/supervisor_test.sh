@@ -527,7 +527,7 @@ hostile_bytes_are_answered() {
     stop 0
 }
 
-# On both sockets: NNG alone would never accept again.
+# On both sockets: a listener of NNG would never accept again.
 hanging_up_in_the_greeting_deafens_nobody() {
     local url i
     start_ready
@@ -630,22 +630,6 @@ worker_that_ignores_a_drain() {
     stop 0
     logged 'reason=drain_deadline' || fail "it was not killed at the deadline"
     (($(date +%s%3N) - begin >= 200)) || fail "it was killed before the deadline"
-}
-
-# NNG may never end to close its socket; the daemon does, and leaves nothing.
-ends_although_nng_does_not() {
-    local objects
-    fake good
-    export TOPKD_FAKE_STUCK=1
-    start_ready
-    objects=$(instance)
-    stop 0
-    logged 'close_stuck after_ms=' || fail "NNG closed"
-    [[ ! -e $run/topkd.sock ]] || fail "the socket is left"
-    (($(shm_objects "$objects") == 0)) || fail "shared memory is left"
-    unset TOPKD_FAKE_STUCK
-    start_ready
-    stop 0
 }
 
 # A worker that is still starting has no clients to wait for.

@@ -1,0 +1,570 @@
+#include "endpoint_internal.h"
+
+#include "assert.h"
+#include "log.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static const uint8_t greeting_start[4] = {0, 'S', 'P', 0};
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- What the loop waits for ------------------------------------------------------------------
+ */
+
+static void update_events(struct endpoint_pipe *pipe)
+{
+    int events = 0;
+    if (pipe->is_forgotten)
+        return;
+    if (!pipe->is_doomed) {
+        events = pipe->is_starved ? UV_DISCONNECT : UV_READABLE;
+        if (pipe->first_out != NULL)
+            events |= UV_WRITABLE;
+    }
+    if (events == pipe->events)
+        return;
+    pipe->events = events;
+    int error =
+        events == 0 ? uv_poll_stop(&pipe->poll) : uv_poll_start(&pipe->poll, events, on_poll);
+    topkd_assert(error == 0);
+}
+
+void endpoint_pipe_doom(struct endpoint_pipe *pipe)
+{
+    if (pipe->is_doomed || pipe->is_forgotten)
+        return;
+    pipe->is_doomed = true;
+    pipe->endpoint->num_doomed++;
+    update_events(pipe);
+    endpoint_look_later(pipe->endpoint);
+}
+
+/* ---- The end of requests and pipes -------------------------------------------------------------
+ */
+
+static void free_if_unused(struct endpoint_pipe *pipe)
+{
+    if (!pipe->is_forgotten || pipe->has_handle || pipe->num_requests > 0)
+        return;
+    free(pipe->groups.ids);
+    free(pipe);
+}
+
+static void request_end(struct endpoint_request *request)
+{
+    struct endpoint_pipe *pipe = request->pipe;
+    struct endpoint *endpoint = pipe->endpoint;
+
+    if (request->next != NULL)
+        request->next->previous = request->previous;
+    if (request->previous != NULL)
+        request->previous->next = request->next;
+    else
+        endpoint->requests = request->next;
+    topkd_assert(pipe->num_requests > 0 && endpoint->num_requests > 0);
+    endpoint->num_requests--;
+    pipe->num_requests--;
+    free(request);
+    free_if_unused(pipe);
+    if (endpoint->first_starved != NULL)
+        endpoint_look_later(endpoint);
+}
+
+void endpoint_requests_free(struct endpoint *endpoint)
+{
+    while (endpoint->requests != NULL)
+        request_end(endpoint->requests);
+}
+
+static void poll_closed(uv_handle_t *handle)
+{
+    struct endpoint_pipe *pipe = handle->data;
+    struct endpoint *endpoint = pipe->endpoint;
+    pipe->has_handle = false;
+    free_if_unused(pipe);
+    endpoint_handle_gone(endpoint);
+}
+
+static void starved_remove(struct endpoint_pipe *pipe)
+{
+    struct endpoint *endpoint = pipe->endpoint;
+    struct endpoint_pipe **link = &endpoint->first_starved;
+    while (*link != pipe)
+        link = &(*link)->next_starved;
+    *link = pipe->next_starved;
+    if (endpoint->last_starved == &pipe->next_starved)
+        endpoint->last_starved = link;
+    pipe->next_starved = NULL;
+    pipe->is_starved = false;
+}
+
+static void drop_outgoing(struct endpoint_pipe *pipe)
+{
+    while (pipe->first_out != NULL) {
+        struct outgoing *next = pipe->first_out->next;
+        free(pipe->first_out);
+        pipe->first_out = next;
+    }
+    pipe->last_out = &pipe->first_out;
+    pipe->endpoint->num_unsent -= pipe->num_unsent;
+    pipe->num_unsent = 0;
+}
+
+void endpoint_pipe_forget(struct endpoint_pipe *pipe)
+{
+    struct endpoint *endpoint = pipe->endpoint;
+
+    topkd_assert(!pipe->is_forgotten);
+    if (pipe->next != NULL)
+        pipe->next->previous = pipe->previous;
+    if (pipe->previous != NULL)
+        pipe->previous->next = pipe->next;
+    else
+        endpoint->pipes = pipe->next;
+    endpoint->num_pipes--;
+    if (pipe->is_doomed)
+        endpoint->num_doomed--;
+    if (pipe->is_starved)
+        starved_remove(pipe);
+    drop_outgoing(pipe);
+    free(pipe->message);
+    free(pipe->backlog);
+    pipe->message = NULL;
+    pipe->backlog = NULL;
+    pipe->is_forgotten = true;
+    uv_close((uv_handle_t *)&pipe->poll, poll_closed); /* the memory stays until then */
+    close(pipe->fd);
+    pipe->fd = -1;
+    if (pipe->has_greeted && endpoint->handler->closed != NULL)
+        endpoint->handler->closed(endpoint->owner, pipe);
+}
+
+/* ---- Writing -----------------------------------------------------------------------------------
+ */
+
+/* False: the connection is broken. */
+static bool flush(struct endpoint_pipe *pipe)
+{
+    while (pipe->first_out != NULL) {
+        struct outgoing *out = pipe->first_out;
+        ssize_t sent = send(pipe->fd, out->bytes + out->num_sent, out->size - out->num_sent,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            return errno == EAGAIN;
+        out->num_sent += (size_t)sent;
+        if (out->num_sent < out->size)
+            continue;
+        pipe->first_out = out->next;
+        if (pipe->first_out == NULL)
+            pipe->last_out = &pipe->first_out;
+        free(out);
+        pipe->num_unsent--;
+        pipe->endpoint->num_unsent--;
+    }
+    return true;
+}
+
+/* Keeps what the socket has no room for; false: no memory. */
+static bool queue(struct endpoint_pipe *pipe, const struct iovec *parts, size_t size,
+                  size_t num_sent)
+{
+    struct outgoing *out = malloc(sizeof(*out) + size);
+    if (out == NULL)
+        return false;
+    *out = (struct outgoing){
+        .since_ms = uv_now(pipe->endpoint->loop), .size = size, .num_sent = num_sent};
+    uint8_t *to = out->bytes;
+    for (int i = 0; i < REPLY_PARTS; i++) {
+        memcpy(to, parts[i].iov_base, parts[i].iov_len);
+        to += parts[i].iov_len;
+    }
+    *pipe->last_out = out;
+    pipe->last_out = &out->next;
+    pipe->num_unsent++;
+    pipe->endpoint->num_unsent++;
+    return true;
+}
+
+/* Sends, or keeps in its turn. False: the connection is broken, or there is no memory. */
+static bool send_parts(struct endpoint_pipe *pipe, struct iovec *parts, size_t size)
+{
+    ssize_t sent = 0;
+    if (pipe->first_out == NULL) {
+        const struct msghdr message = {.msg_iov = parts, .msg_iovlen = REPLY_PARTS};
+        do
+            sent = sendmsg(pipe->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        while (sent < 0 && errno == EINTR);
+        if (sent < 0 && errno != EAGAIN)
+            return false; /* it hung up */
+        if (sent < 0)
+            sent = 0;
+    }
+    if ((size_t)sent == size)
+        return true;
+    if (!queue(pipe, parts, size, (size_t)sent)) {
+        log_error("reply_lost", "reason=no_memory size_bytes=%zu uid=%" PRId64 " pid=%" PRId64,
+                  size, pipe->peer.uid, pipe->peer.pid);
+        return false;
+    }
+    return true;
+}
+
+void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t size)
+{
+    struct endpoint_pipe *pipe = request->pipe;
+    struct endpoint *endpoint = pipe->endpoint;
+
+    if (pipe->is_forgotten || pipe->is_doomed) {
+        request_end(request);
+        return;
+    }
+    uint8_t head[SP_HEAD_SIZE] = {1};
+    const uint64_t length = htobe64(request->hops_size + size);
+    memcpy(head + 1, &length, sizeof(length));
+    struct iovec parts[REPLY_PARTS] = {
+        {.iov_base = head, .iov_len = sizeof(head)},
+        {.iov_base = request->bytes, .iov_len = request->hops_size},
+        {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size},
+    };
+    pipe->active_ms = uv_now(endpoint->loop);
+    if (!send_parts(pipe, parts, sizeof(head) + request->hops_size + size)) {
+        endpoint_pipe_doom(pipe); /* the peer must not wait for an answer that will not come */
+    } else if (pipe->num_unsent > endpoint->limits.unsent_max) {
+        log_warn("connection_closed",
+                 "reason=replies_not_taken num_replies=%" PRIu32 " uid=%" PRId64 " pid=%" PRId64,
+                 pipe->num_unsent, pipe->peer.uid, pipe->peer.pid);
+        endpoint_pipe_doom(pipe);
+    }
+    update_events(pipe);
+    request_end(request);
+}
+
+void endpoint_drop(struct endpoint_request *request)
+{
+    request_end(request);
+}
+
+/* ---- Reading -----------------------------------------------------------------------------------
+ */
+
+/* The peer's greeting is complete. */
+static void greet(struct endpoint_pipe *pipe)
+{
+    struct endpoint *endpoint = pipe->endpoint;
+    uint16_t protocol, reserved;
+    memcpy(&protocol, pipe->head + 4, sizeof(protocol));
+    memcpy(&reserved, pipe->head + 6, sizeof(reserved));
+    if (memcmp(pipe->head, greeting_start, sizeof(greeting_start)) != 0 ||
+        be16toh(protocol) != SP_REQ || reserved != 0) {
+        endpoint_pipe_doom(pipe);
+        return;
+    }
+    pipe->has_greeted = true;
+    if (endpoint->handler->opened != NULL)
+        endpoint->handler->opened(endpoint->owner, pipe);
+}
+
+/* The head of a message is complete. */
+static void begin_message(struct endpoint_pipe *pipe)
+{
+    uint64_t length;
+    memcpy(&length, pipe->head + 1, sizeof(length));
+    length = be64toh(length);
+    if (pipe->head[0] != 1 || length > RECEIVE_SIZE_MAX || length < sizeof(uint32_t)) {
+        log_debug("connection_closed",
+                  "reason=no_message length=%" PRIu64 " uid=%" PRId64 " pid=%" PRId64, length,
+                  pipe->peer.uid, pipe->peer.pid);
+        endpoint_pipe_doom(pipe);
+        return;
+    }
+    pipe->message = malloc(sizeof(*pipe->message) + length);
+    if (pipe->message == NULL) {
+        log_error("message_lost", "reason=no_memory size_bytes=%" PRIu64, length);
+        endpoint_pipe_doom(pipe);
+        return;
+    }
+    *pipe->message = (struct endpoint_request){.pipe = pipe, .size = length};
+    pipe->message_size = 0;
+}
+
+/* Finds the end of the identifiers; false when there is none. */
+static bool find_hops(struct endpoint_request *request)
+{
+    for (size_t at = 0; at + 4 <= request->size && at < 4 * SP_HOPS_MAX; at += 4) {
+        if ((request->bytes[at] & SP_HOP_LAST) != 0) {
+            request->hops_size = at + 4;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The message is complete, and a request is free for it. */
+static void deliver(struct endpoint_pipe *pipe)
+{
+    struct endpoint *endpoint = pipe->endpoint;
+    struct endpoint_request *request = pipe->message;
+
+    pipe->message = NULL;
+    if (!find_hops(request)) {
+        free(request);
+        endpoint_pipe_doom(pipe);
+        return;
+    }
+    request->next = endpoint->requests;
+    if (request->next != NULL)
+        request->next->previous = request;
+    endpoint->requests = request;
+    endpoint->num_requests++;
+    pipe->num_requests++;
+    pipe->active_ms = uv_now(endpoint->loop);
+    endpoint->handler->request(endpoint->owner, request);
+}
+
+/* No request is free: what was read waits here, what was not with the sender. */
+static void starve(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
+{
+    struct endpoint *endpoint = pipe->endpoint;
+    topkd_assert(size <= READ_SIZE);
+    if (size > 0 && pipe->backlog == NULL)
+        pipe->backlog = malloc(READ_SIZE);
+    if (size > 0 && pipe->backlog == NULL) {
+        log_error("message_lost", "reason=no_memory size_bytes=%zu", size);
+        endpoint_pipe_doom(pipe);
+        return;
+    }
+    if (size > 0)
+        memmove(pipe->backlog, bytes, size); /* it may lie there already, further on */
+    pipe->backlog_size = size;
+    pipe->is_starved = true;
+    pipe->next_starved = NULL;
+    *endpoint->last_starved = pipe;
+    endpoint->last_starved = &pipe->next_starved;
+}
+
+static bool has_room(const struct endpoint *endpoint)
+{
+    return endpoint->num_requests < endpoint->limits.num_contexts;
+}
+
+static size_t copy_some(uint8_t *to, size_t *have_p, size_t want, const uint8_t *from, size_t size)
+{
+    size_t num = want - *have_p < size ? want - *have_p : size;
+    memcpy(to + *have_p, from, num);
+    *have_p += num;
+    return num;
+}
+
+/* Takes bytes apart into messages, and hands those over. */
+static void feed(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
+{
+    size_t at = 0;
+    while (!pipe->is_doomed) {
+        if (pipe->message != NULL && pipe->message_size == pipe->message->size) {
+            if (!has_room(pipe->endpoint)) {
+                starve(pipe, bytes + at, size - at);
+                return;
+            }
+            deliver(pipe);
+        } else if (at == size) {
+            return;
+        } else if (pipe->message != NULL) {
+            at += copy_some(pipe->message->bytes, &pipe->message_size, pipe->message->size,
+                            bytes + at, size - at);
+        } else {
+            size_t want = pipe->has_greeted ? SP_HEAD_SIZE : SP_GREETING_SIZE;
+            at += copy_some(pipe->head, &pipe->head_size, want, bytes + at, size - at);
+            if (pipe->head_size < want)
+                return;
+            pipe->head_size = 0;
+            if (pipe->has_greeted)
+                begin_message(pipe);
+            else
+                greet(pipe);
+        }
+    }
+}
+
+void endpoint_resume_starved(struct endpoint *endpoint)
+{
+    while (endpoint->first_starved != NULL && has_room(endpoint)) {
+        struct endpoint_pipe *pipe = endpoint->first_starved;
+        starved_remove(pipe);
+        feed(pipe, pipe->backlog, pipe->backlog_size);
+        if (!pipe->is_starved) {
+            free(pipe->backlog);
+            pipe->backlog = NULL;
+            pipe->backlog_size = 0;
+        }
+        update_events(pipe);
+    }
+}
+
+/* One read; the loop comes back while there is more. */
+static void read_some(struct endpoint_pipe *pipe)
+{
+    struct endpoint *endpoint = pipe->endpoint;
+    uint8_t *to = endpoint->scratch;
+    size_t room = sizeof(endpoint->scratch);
+    bool is_large = false; /* what is missing of a large message goes where it belongs */
+
+    if (pipe->message != NULL && pipe->message->size - pipe->message_size >= room) {
+        is_large = true;
+        to = pipe->message->bytes + pipe->message_size;
+        room = pipe->message->size - pipe->message_size;
+    }
+    ssize_t got = recv(pipe->fd, to, room, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (got <= 0) {
+        endpoint_pipe_doom(pipe);
+    } else if (is_large) {
+        pipe->message_size += (size_t)got;
+        feed(pipe, NULL, 0);
+    } else {
+        feed(pipe, to, (size_t)got);
+    }
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct endpoint_pipe *pipe = poll->data;
+    if (status < 0 || (events & UV_DISCONNECT) != 0) {
+        endpoint_pipe_doom(pipe);
+        return;
+    }
+    if ((events & UV_WRITABLE) != 0 && !flush(pipe))
+        endpoint_pipe_doom(pipe);
+    if ((events & UV_READABLE) != 0 && !pipe->is_doomed)
+        read_some(pipe);
+    update_events(pipe);
+}
+
+/* ---- Opening -----------------------------------------------------------------------------------
+ */
+
+static void read_peer(struct endpoint_pipe *pipe)
+{
+    struct ucred credentials;
+    socklen_t size = sizeof(credentials);
+    pipe->peer = (struct peer){.uid = -1, .gid = -1, .pid = -1};
+    if (getsockopt(pipe->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+        return;
+    pipe->peer =
+        (struct peer){.uid = credentials.uid, .gid = credentials.gid, .pid = credentials.pid};
+    size = 0;
+    /* Without room the kernel says how much it needs. */
+    if (getsockopt(pipe->fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) == 0 || errno != ERANGE)
+        return;
+    uint32_t *ids = malloc(size);
+    if (ids == NULL || getsockopt(pipe->fd, SOL_SOCKET, SO_PEERGROUPS, ids, &size) != 0) {
+        free(ids);
+        return;
+    }
+    pipe->groups = (struct peer_groups){.num_ids = size / (uint32_t)sizeof(*ids), .ids = ids};
+}
+
+/* A fresh socket has room for these few bytes. */
+static bool send_greeting(const struct endpoint_pipe *pipe)
+{
+    uint8_t greeting[SP_GREETING_SIZE] = {0};
+    const uint16_t protocol = htobe16(SP_REP);
+    memcpy(greeting, greeting_start, sizeof(greeting_start));
+    memcpy(greeting + sizeof(greeting_start), &protocol, sizeof(protocol));
+    return send(pipe->fd, greeting, sizeof(greeting), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           (ssize_t)sizeof(greeting);
+}
+
+void endpoint_pipe_open(struct endpoint *endpoint, int fd)
+{
+    struct endpoint_pipe *pipe = calloc(1, sizeof(*pipe));
+    if (pipe == NULL) {
+        close(fd);
+        return;
+    }
+    pipe->endpoint = endpoint;
+    pipe->fd = fd;
+    pipe->last_out = &pipe->first_out;
+    read_peer(pipe);
+    bool is_full = endpoint->num_pipes >= endpoint->limits.pipes_max;
+    if (is_full)
+        log_warn("connection_refused",
+                 "reason=limits.connections_max limit=%" PRIu32 " uid=%" PRId64 " pid=%" PRId64,
+                 endpoint->limits.pipes_max, pipe->peer.uid, pipe->peer.pid);
+    if (is_full || !send_greeting(pipe) || uv_poll_init(endpoint->loop, &pipe->poll, fd) != 0) {
+        free(pipe->groups.ids);
+        free(pipe);
+        close(fd);
+        return;
+    }
+    pipe->has_handle = true;
+    pipe->poll.data = pipe;
+    pipe->id = ++endpoint->next_id;
+    pipe->active_ms = uv_now(endpoint->loop);
+    pipe->next = endpoint->pipes;
+    if (pipe->next != NULL)
+        pipe->next->previous = pipe;
+    endpoint->pipes = pipe;
+    endpoint->num_pipes++;
+    endpoint->num_handles++;
+    update_events(pipe);
+}
+
+/* ---- Pipes and requests as others see them -----------------------------------------------------
+ */
+
+const struct peer *endpoint_pipe_peer(const struct endpoint_pipe *pipe)
+{
+    return &pipe->peer;
+}
+
+const struct peer_groups *endpoint_pipe_groups(const struct endpoint_pipe *pipe)
+{
+    return &pipe->groups;
+}
+
+uint32_t endpoint_pipe_id(const struct endpoint_pipe *pipe)
+{
+    return pipe->id;
+}
+
+void endpoint_pipe_set_user(struct endpoint_pipe *pipe, void *user)
+{
+    pipe->user = user;
+}
+
+void *endpoint_pipe_user(const struct endpoint_pipe *pipe)
+{
+    return pipe->user;
+}
+
+void endpoint_pipe_keep(struct endpoint_pipe *pipe, bool keep)
+{
+    pipe->is_kept = keep;
+}
+
+void endpoint_pipe_close(struct endpoint_pipe *pipe)
+{
+    endpoint_pipe_doom(pipe);
+}
+
+struct endpoint_pipe *endpoint_request_pipe(const struct endpoint_request *request)
+{
+    return request->pipe->is_forgotten ? NULL : request->pipe;
+}
+
+const void *endpoint_request_bytes(const struct endpoint_request *request, size_t *size_p)
+{
+    *size_p = request->size - request->hops_size;
+    return request->bytes + request->hops_size;
+}
