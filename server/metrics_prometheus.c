@@ -22,6 +22,10 @@
     X("topkd_sessions_opened_total", "counter", "Sessions opened.", sessions_opened)               \
     X("topkd_replies_repeated_total", "counter", "Repeated requests answered from the cache.",     \
       replies_repeated)                                                                            \
+    X("topkd_select_batches_total", "counter", "Messages with several selections.",                \
+      select_batches)                                                                              \
+    X("topkd_selects_batched_total", "counter", "Selections that came in such messages.",          \
+      selects_batched)                                                                             \
     X("topkd_messages_rejected_total", "counter", "Messages that could not be understood.",        \
       messages_rejected)                                                                           \
     X("topkd_lengths_clamped_total", "counter", "Valid lengths outside of their row.",             \

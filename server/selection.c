@@ -3,6 +3,7 @@
 #include "assert.h"
 #include "detail.h"
 #include "log.h"
+#include "select_batch.h"
 #include "session.h"
 #include "worker_internal.h"
 
@@ -265,8 +266,7 @@ static struct selection *take(struct session *session)
     topkd_assert(selection != NULL); /* admission counts them */
     session->free_selections = selection->next;
     selection->next = NULL;
-    selection->request = NULL;
-    selection->entry = NULL;
+    selection->origin = (struct selection_origin){.entry = NULL};
     selection->is_cancelled = false;
     selection->job.arena_bytes = 0;
     memset(&selection->reply, 0, sizeof(selection->reply));
@@ -361,7 +361,8 @@ static void answer(struct selection *selection, enum topkd_status status, const 
     struct worker *worker = session->worker;
     struct wire_reply *reply = &worker->reply;
 
-    if (selection->entry == NULL)
+    struct selection_origin origin = selection->origin;
+    if (origin.entry == NULL)
         return;
     worker_reply_init(worker, reply, session->id, selection->sequence, WIRE_SELECT);
     reply->status = status;
@@ -369,10 +370,12 @@ static void answer(struct selection *selection, enum topkd_status status, const 
         (void)snprintf(reply->detail, sizeof(reply->detail), "%s",
                        detail[0] != '\0' ? detail : wire_status_text(status));
     reply->u.select = selection->reply;
-    reply_cache_finish(&session->replies, selection->entry, reply);
-    selection->entry = NULL;
-    worker_reply(worker, selection->request, reply);
-    selection->request = NULL;
+    reply_cache_finish(&session->replies, origin.entry, reply);
+    selection->origin = (struct selection_origin){.entry = NULL};
+    if (origin.batch != NULL)
+        select_batch_answer(origin.batch, origin.batch_idx, reply);
+    else
+        worker_reply(worker, origin.request, reply);
 }
 
 static void submit(struct selection *selection)
@@ -396,8 +399,7 @@ static void submit(struct selection *selection)
 }
 
 bool selection_start(struct session *session, const struct wire_select_request *select,
-                     struct endpoint_request *request, struct reply_cache_entry *entry,
-                     struct wire_reply *reply)
+                     const struct selection_origin *origin, struct wire_reply *reply)
 {
     struct worker *worker = session->worker;
 
@@ -427,8 +429,7 @@ bool selection_start(struct session *session, const struct wire_select_request *
         submit(selection);
         return false;
     }
-    selection->request = request;
-    selection->entry = entry;
+    selection->origin = *origin;
     submit(selection);
     return true;
 }

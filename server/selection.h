@@ -25,12 +25,20 @@
 #define SELECTION_STUCK_MS 10000u
 
 struct session;
+struct select_batch;
+
+/* Where a Select came from: a message of its own, or place batch_idx of a batch. */
+struct selection_origin {
+    struct endpoint_request *request; /* NULL in a batch */
+    struct select_batch *batch;       /* NULL: none */
+    uint32_t batch_idx;
+    struct reply_cache_entry *entry; /* running in the reply cache */
+};
 
 struct selection {
     struct device_job job; /* first: a job is turned back into its selection */
     struct session *session;
-    struct endpoint_request *request; /* to answer; NULL once answered */
-    struct reply_cache_entry *entry;  /* running in the reply cache; NULL once answered */
+    struct selection_origin origin; /* to answer; its entry is NULL once answered */
     uint64_t sequence;
     struct region *regions[GEOMETRY_TENSOR_COUNT]; /* acquired ones, else NULL */
     bool has_slot;
@@ -57,8 +65,7 @@ static inline struct selection *selection_of(struct device_job *job)
  * wants to know only that it is queued) and false is returned.
  */
 bool selection_start(struct session *session, const struct wire_select_request *select,
-                     struct endpoint_request *request, struct reply_cache_entry *entry,
-                     struct wire_reply *reply);
+                     const struct selection_origin *origin, struct wire_reply *reply);
 
 /* Cancels one in flight. */
 void selection_cancel(struct selection *selection, enum topkd_status status);

@@ -164,6 +164,7 @@ static struct wire_limits limits_of(const struct worker *worker)
         .rows_max = worker->device_info.rows_max,
         .width_max = worker->device_info.width_max,
         .arena_slots = settings->limits.arena_slots,
+        .batch_max = WIRE_BATCH_MAX,
     };
 }
 
@@ -216,6 +217,11 @@ static enum topkd_status allocate(struct session *session)
     struct reply_cache_entry *replies = calloc(num_replies, sizeof(*replies));
     if (replies != NULL)
         reply_cache_init(&session->replies, replies, num_replies);
+    session->batches = calloc((size_t)limits->outstanding_max + 1, sizeof(*session->batches));
+    for (uint32_t i = 0; session->batches != NULL && i <= limits->outstanding_max; i++) {
+        session->batches[i].next = session->free_batches;
+        session->free_batches = &session->batches[i];
+    }
     struct arena_slot *slots = NULL;
     if (limits->arena_slots > 0)
         slots = calloc(limits->arena_slots, sizeof(*slots));
@@ -225,8 +231,9 @@ static enum topkd_status allocate(struct session *session)
     void *lengths = mmap(NULL, lengths_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     session->lengths = lengths == MAP_FAILED ? NULL : lengths;
-    if (session->selections == NULL || session->replies.entries == NULL ||
-        (limits->arena_slots > 0 && slots == NULL) || session->lengths == NULL)
+    if (session->selections == NULL || session->batches == NULL ||
+        session->replies.entries == NULL || (limits->arena_slots > 0 && slots == NULL) ||
+        session->lengths == NULL)
         return TOPKD_E_NO_MEMORY;
     return region_table_init(&session->regions, limits->regions_max);
 }
@@ -251,6 +258,7 @@ static void deallocate(struct session *session)
                                      sizeof(*session->lengths));
     free(session->arena.slots);
     free(session->replies.entries);
+    free(session->batches);
     free(session->selections);
     free(session);
 }

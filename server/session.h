@@ -16,6 +16,7 @@
 #include "process_watch.h"
 #include "region.h"
 #include "reply_cache.h"
+#include "select_batch.h"
 #include "selection.h"
 #include "topkd_wire.h"
 
@@ -46,6 +47,8 @@ struct session {
     uint32_t num_outstanding;
     struct selection *selections; /* [limits.outstanding_max] */
     struct selection *free_selections;
+    struct select_batch *batches; /* [outstanding_max + 1] */
+    struct select_batch *free_batches;
     int32_t *lengths; /* [outstanding_max * WIRE_LENGTHS_MAX], untouched pages cost nothing */
 
     struct orphan *orphan; /* watches the peer's process; NULL when that cannot be done */

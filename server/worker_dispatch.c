@@ -1,6 +1,7 @@
 #include "assert.h"
 #include "detail.h"
 #include "log.h"
+#include "select_batch.h"
 #include "worker_internal.h"
 
 #include <inttypes.h>
@@ -146,7 +147,53 @@ static enum topkd_status handle_drain(struct worker *worker, const struct peer *
 
 /* ---- Dispatch -------------------------------------------------------------------------------- */
 
-/* Kinds that change a session run exactly once. True: the request is kept. */
+/* Kinds that change a session run exactly once. The entry of a number that is new; NULL: the answer
+ * is in *reply. */
+static struct reply_cache_entry *begin_once(struct session *session, struct wire_reply *reply)
+{
+    struct reply_cache_entry *entry = NULL;
+
+    switch (
+        reply_cache_begin(&session->replies, reply->sequence, reply->kind, &entry, reply->detail)) {
+    case REPLY_CACHE_BUSY:
+        reply->status = TOPKD_E_BUSY;
+        return NULL;
+    case REPLY_CACHE_INVALID:
+        reply->status = TOPKD_E_INVALID;
+        return NULL;
+    case REPLY_CACHE_REPEAT:
+        session->worker->stats.replies_repeated++;
+        reply_cache_answer(entry, reply);
+        return NULL;
+    case REPLY_CACHE_NEW:
+        break;
+    }
+    return entry;
+}
+
+static void end_once(struct session *session, struct reply_cache_entry *entry,
+                     const struct wire_reply *reply)
+{
+    if (reply->status == TOPKD_E_BUSY)
+        reply_cache_forget(&session->replies, entry);
+    else
+        reply_cache_finish(&session->replies, entry, reply);
+}
+
+bool worker_select_once(struct session *session, const struct wire_select_request *select,
+                        const struct selection_origin *origin, struct wire_reply *reply)
+{
+    struct selection_origin whole = *origin;
+    whole.entry = begin_once(session, reply);
+    if (whole.entry == NULL)
+        return false;
+    if (selection_start(session, select, &whole, reply))
+        return true;
+    end_once(session, whole.entry, reply);
+    return false;
+}
+
+/* True: the request is kept. */
 static bool run_once(struct session *session, struct endpoint_request *request)
 {
     struct worker *worker = session->worker;
@@ -154,31 +201,19 @@ static bool run_once(struct session *session, struct endpoint_request *request)
     struct wire_reply *reply = &worker->reply;
     struct reply_cache_entry *entry;
 
-    switch (reply_cache_begin(&session->replies, message->sequence, message->kind, &entry,
-                              reply->detail)) {
-    case REPLY_CACHE_BUSY:
-        reply->status = TOPKD_E_BUSY;
-        return false;
-    case REPLY_CACHE_INVALID:
-        reply->status = TOPKD_E_INVALID;
-        return false;
-    case REPLY_CACHE_REPEAT:
-        worker->stats.replies_repeated++;
-        reply_cache_answer(entry, reply);
-        return false;
-    case REPLY_CACHE_NEW:
-        break;
+    if (message->kind == WIRE_SELECT) {
+        struct selection_origin origin = {.request = request};
+        return worker_select_once(session, &message->u.select, &origin, reply);
     }
+    entry = begin_once(session, reply);
+    if (entry == NULL)
+        return false;
     switch (message->kind) {
     case WIRE_REGISTER:
         reply->status = handle_register(session, &message->u.reg, reply);
         break;
     case WIRE_UNREGISTER:
         reply->status = handle_unregister(session, &message->u.unreg, reply);
-        break;
-    case WIRE_SELECT:
-        if (selection_start(session, &message->u.select, request, entry, reply))
-            return true;
         break;
     case WIRE_RELEASE:
         reply->status = arena_release(&session->arena, message->u.release.lease, reply->detail);
@@ -190,10 +225,7 @@ static bool run_once(struct session *session, struct endpoint_request *request)
                        worker->args->device);
         break;
     }
-    if (reply->status == TOPKD_E_BUSY)
-        reply_cache_forget(&session->replies, entry);
-    else
-        reply_cache_finish(&session->replies, entry, reply);
+    end_once(session, entry, reply);
     return false;
 }
 
@@ -246,9 +278,13 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
     case WIRE_PING:
         return false;
     case WIRE_SELECT_BATCH:
-        reply->status = detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
-                                   "this worker takes one select a message "
-                                   "(limits.batch_max of the session is 0)");
+        if (message->u.select_batch.num_selects > 0) {
+            select_batch_start(session, request);
+            return true;
+        }
+        reply->status =
+            detail_set(reply->detail, TOPKD_E_INVALID,
+                       "a select_batch without selects: it holds 1 to %u", WIRE_BATCH_MAX);
         return false;
     case WIRE_STATS:
         worker_stats(worker, session, is_operator, &reply->u.stats);
@@ -266,6 +302,18 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
     default:
         return run_once(session, request);
     }
+}
+
+/* A fault on purpose, for each Select. */
+static bool meets_fault(struct worker *worker, const struct wire_request *message)
+{
+    uint32_t num_selects = message->kind == WIRE_SELECT ? 1 : 0;
+    bool meets = false;
+    if (message->kind == WIRE_SELECT_BATCH)
+        num_selects = message->u.select_batch.num_selects;
+    for (uint32_t i = 0; i < num_selects && !meets; i++)
+        meets = worker_fault_select(&worker->fault);
+    return meets;
 }
 
 static void request_received(void *owner, struct endpoint_request *request)
@@ -295,7 +343,7 @@ static void request_received(void *owner, struct endpoint_request *request)
         worker_reply(worker, request, reply);
         return;
     }
-    if (message->kind == WIRE_SELECT && worker_fault_select(&worker->fault)) {
+    if (meets_fault(worker, message)) {
         endpoint_drop(request);
         worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
         return;

@@ -147,6 +147,11 @@ extern const struct endpoint_handler worker_handler;
 void worker_reply(struct worker *worker, struct endpoint_request *request,
                   const struct wire_reply *reply);
 
+/* Runs a Select under the number of *reply exactly once. True: it is kept and its origin will be
+ * answered. False: the answer is in *reply. */
+bool worker_select_once(struct session *session, const struct wire_select_request *select,
+                        const struct selection_origin *origin, struct wire_reply *reply);
+
 /* A reply without body: status, detail and the numbers of its request. */
 void worker_reply_init(const struct worker *worker, struct wire_reply *reply, uint64_t session,
                        uint64_t sequence, enum wire_kind kind);

@@ -346,6 +346,11 @@ TOPKD_API void topkd_result_release(struct topkd_client *client, struct topkd_re
  * the worker has answered. The operation must be finished with topkd_op_finish. Errors: those that
  * can be told without the worker (INVALID, NO_REGION, LIMIT, UNSUPPORTED, BUSY, NO_MEMORY,
  * STALE_SESSION with no_renew); all others come with the operation.
+ *
+ * A message costs more than most selections, so with many in flight several share one: the first
+ * four leave at once, those started while four messages are on their way leave with the next
+ * answer, up to 16 together, and are answered together when the last of them is done. An operation
+ * that names a semaphore always leaves at once and is answered by itself.
  */
 TOPKD_API enum topkd_status topkd_select_start(struct topkd_client *client,
                                                const struct topkd_select_request *request,

@@ -52,7 +52,7 @@ struct session {
 
 enum slot_phase { SLOT_FREE, SLOT_SENDING, SLOT_RECEIVING };
 
-/* One asynchronous request in flight. `phase` is written by the thread that drives the slot: under
+/* One asynchronous message in flight. `phase` is written by the thread that drives the slot: under
  * the mutex when it is taken and given back, in NNG's callback between. */
 struct slot {
     struct link *link;
@@ -60,8 +60,10 @@ struct slot {
     nng_aio *aio;
     enum slot_phase phase;
     uint64_t sequence;
-    enum wire_kind kind; /* SELECT or RELEASE */
-    struct topkd_op *op; /* of a SELECT, else NULL */
+    enum wire_kind kind; /* SELECT, SELECT_BATCH or RELEASE */
+    struct topkd_op *ops[WIRE_BATCH_MAX];
+    uint32_t num_ops;    /* of a RELEASE 0 */
+    bool is_counted;     /* in link->num_messages */
     uint64_t wire_lease; /* of a RELEASE */
     uint32_t num_busy;   /* times that the RELEASE was answered BUSY */
     struct slot *next_free;
@@ -74,23 +76,23 @@ struct link {
     struct slot *slots; /* [num_slots]: outstanding requests and releases together */
     struct slot *free_slots;
     uint32_t num_slots;
-    uint32_t num_in_use;  /* slots in flight */
-    uint32_t num_selects; /* of them with an operation */
-    uint32_t num_callers; /* threads inside rpc_exchange on this link */
-    uint32_t arena_used;  /* slots of the arena: in flight, held, or being released */
-    uint64_t sequence;    /* of the last request */
-    bool lost;            /* the pipe is gone */
-    bool stale;           /* the worker does not know the session any more */
-    bool draining;        /* the worker takes no new work; what is in flight may end */
-    uint64_t over_ns;     /* of the renewer: until when a stale link may stay */
+    uint32_t num_in_use;   /* slots in flight */
+    uint32_t num_selects;  /* operations in them */
+    uint32_t num_messages; /* slots with operations, but for those that left alone */
+    uint32_t num_callers;  /* threads inside rpc_exchange on this link */
+    uint32_t arena_used;   /* slots of the arena: in flight, held, or being released */
+    uint64_t sequence;     /* of the last request */
+    bool lost;             /* the pipe is gone */
+    bool stale;            /* the worker does not know the session any more */
+    bool draining;         /* the worker takes no new work; what is in flight may end */
+    uint64_t over_ns;      /* of the renewer: until when a stale link may stay */
 };
 
-/* How a request in flight ended. */
+/* How a message in flight ended. */
 struct answer {
-    bool lost; /* the connection went before the reply came; nothing else is set */
-    enum topkd_status status;
-    struct wire_select_reply select; /* of a SELECT that is OK */
-    char detail[WIRE_DETAIL_SIZE];
+    bool lost;                /* the connection went before the reply came; nothing else is set */
+    enum topkd_status status; /* of a RELEASE */
+    struct wire_select_answer selects[WIRE_BATCH_MAX]; /* of the slot's operations */
 };
 
 /* ---- Handles --------------------------------------------------------------------------------- */
@@ -155,6 +157,7 @@ struct topkd_op {
     enum op_state state;
     bool in_flight;       /* the engine's reference: a slot points here */
     bool held;            /* the caller's reference: not finished yet */
+    bool alone;           /* never in a message with others: it may wait for a semaphore */
     bool claimed;         /* of topkd_select, or cancelled: never for topkd_op_next */
     uint32_t num_waiters; /* threads in topkd_op_wait: not for topkd_op_next either */
     pthread_cond_t done;
@@ -197,13 +200,14 @@ struct topkd_client {
     struct list regions, buffers, semaphores, leases;
     struct list streams; /* CUDA streams that selections were ordered with */
     struct list ops, parked, finished;
-    uint32_t num_ops;             /* in ops and not both done and out of flight */
-    uint64_t op_number, lease_id; /* last ones given */
-    int event_fd;                 /* readable while `finished` has elements */
-    nng_aio *timer;               /* expires operations */
-    uint64_t timer_at_ns;         /* CLOCK_NEVER: not running */
-    pthread_mutex_t cuda_mutex;   /* held over calls into the driver; before `mutex`, never in it */
-    struct cuda *cuda;            /* made under it, at the first need */
+    uint32_t num_parked, num_parked_alone; /* in parked; of them those that leave alone */
+    uint32_t num_ops;                      /* in ops and not both done and out of flight */
+    uint64_t op_number, lease_id;          /* last ones given */
+    int event_fd;                          /* readable while `finished` has elements */
+    nng_aio *timer;                        /* expires operations */
+    uint64_t timer_at_ns;                  /* CLOCK_NEVER: not running */
+    pthread_mutex_t cuda_mutex; /* held over calls into the driver; before `mutex`, never in it */
+    struct cuda *cuda;          /* made under it, at the first need */
     pthread_mutex_t scratch_mutex; /* guards the two below, alone */
     struct wire_reply *scratch_reply;
     struct wire_buffer *scratch_buffer;
@@ -246,8 +250,9 @@ bool link_usable(const struct link *link);
 struct slot *link_take_slot(struct link *link); /* NULL when all are in use */
 void link_give_slot(struct slot *slot);
 
-/* Fills in session, epoch and the next sequence, encodes and sends; the answer comes to
- * engine_answer. With the mutex. On an error the slot is still the caller's. */
+/* Fills in session, epoch and the next sequence (a batch takes one for each select), encodes and
+ * sends; the answer comes to engine_answer. With the mutex. On an error the slot is still the
+ * caller's. */
 enum topkd_status link_send(struct slot *slot, struct wire_request *request, char *detail);
 
 /* ---- renew.c --------------------------------------------------------------------------------- */
@@ -343,9 +348,9 @@ enum topkd_status semaphore_restore(struct topkd_client *client, const struct se
 enum topkd_status select_check(struct topkd_client *client,
                                const struct topkd_select_request *request, char *detail);
 
-/* The wire request of an operation on this session, with the time that is left. With the mutex. */
+/* An operation as the wire has it on this session, with the time that is left. With the mutex. */
 enum topkd_status select_fill(const struct topkd_op *op, const struct session *session,
-                              struct wire_request *request, char *detail);
+                              struct wire_select_request *select, char *detail);
 
 /* Calls visit once for each region that the request names. */
 void select_each_region(const struct topkd_select_request *request,
@@ -357,7 +362,8 @@ void select_locate(struct topkd_op *op);
 /* The result of an operation that is OK. With the mutex. */
 void select_result(const struct topkd_op *op, struct topkd_result *result_p);
 
-/* ---- engine.c -------------------------------------------------------------------------------- */
+/* ---- engine.c, engine_send.c
+ * ------------------------------------------------------------------------ */
 
 /* The answer of a slot, from link.c. Without the mutex. */
 void engine_answer(struct slot *slot, const struct answer *answer);

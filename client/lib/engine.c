@@ -1,13 +1,13 @@
 /*
  * engine.c - the life of an operation: parked until a session, a slot and arena room are there,
- * sent, done. Everything asynchronous of the library meets here.
+ * sent (engine_send.c), done. Everything asynchronous of the library meets here.
  *
  * Deadlines are kept by one timer a client and not by NNG's own: a request whose deadline has
  * passed is done for its caller, but its slot stays taken until the worker answers or the pipe
  * goes. So a late lease is given back, regions know who still uses them, and a worker that hangs
  * fills the slots instead of an unbounded queue.
  */
-#include "client.h"
+#include "engine_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,11 +18,6 @@
 #define LOSSES_MAX 4u
 /* Choice: how often a release is sent again when the worker is too busy to take it. */
 #define BUSY_MAX 64u
-
-static bool uses_arena(const struct topkd_op *op)
-{
-    return !op->request.indices.region;
-}
 
 /* ---- Finished operations and their descriptor ------------------------------------------------ */
 
@@ -85,10 +80,9 @@ static void retire(struct topkd_op *op)
     }
 }
 
-/* Gives the operation its status; `detail` may be its own. It may be freed here. */
-static void end(struct topkd_op *op, enum topkd_status status, const char *detail)
+void engine_end(struct topkd_op *op, enum topkd_status status, const char *detail)
 {
-    list_remove(&op->queue_node);
+    engine_unpark(op);
     op->state = OP_DONE;
     op->status = status;
     if (detail != op->detail) {
@@ -121,7 +115,7 @@ void engine_cancel(struct topkd_op *op, const char *why)
 {
     if (op->state != OP_DONE) {
         op->claimed = true; /* whoever cancels knows; nobody is to be told */
-        end(op, TOPKD_E_CANCELLED, why);
+        engine_end(op, TOPKD_E_CANCELLED, why);
     }
 }
 
@@ -129,7 +123,7 @@ void engine_fail_parked(struct topkd_client *client, enum topkd_status status, c
 {
     list_each(node, &client->parked)
     {
-        end(list_entry(node, struct topkd_op, queue_node), status, detail);
+        engine_end(list_entry(node, struct topkd_op, queue_node), status, detail);
     }
 }
 
@@ -142,7 +136,8 @@ void engine_fail_streamed(struct topkd_client *client)
     {
         struct topkd_op *op = list_entry(node, struct topkd_op, queue_node);
         if (op->request.wait.semaphore || op->request.signal.semaphore) {
-            end(op, TOPKD_E_STALE_SESSION,
+            engine_end(
+                op, TOPKD_E_STALE_SESSION,
                 "the worker went while the request was in flight; CUDA streams hold on to its "
                 "semaphores, so it is not sent again");
         }
@@ -151,8 +146,7 @@ void engine_fail_streamed(struct topkd_client *client)
 
 /* ---- Deadlines ------------------------------------------------------------------------------- */
 
-/* When the operation is given up. */
-static uint64_t expiry_ns(const struct topkd_op *op)
+uint64_t engine_expiry_ns(const struct topkd_op *op)
 {
     return op->state == OP_SENT ? op->deadline_ns + CLIENT_GRACE_NS : op->deadline_ns;
 }
@@ -176,7 +170,7 @@ static void expire(struct topkd_op *op)
                        "the session could not be renewed within %u ms: %.160s", op->timeout_ms,
                        client->outage_status ? client->outage_detail : "its worker went");
     }
-    end(op, status, op->detail);
+    engine_end(op, status, op->detail);
 }
 
 void engine_expire(struct topkd_client *client)
@@ -185,14 +179,13 @@ void engine_expire(struct topkd_client *client)
     list_each(node, &client->ops)
     {
         struct topkd_op *op = list_entry(node, struct topkd_op, node);
-        if (op->state != OP_DONE && expiry_ns(op) <= now_ns) {
+        if (op->state != OP_DONE && engine_expiry_ns(op) <= now_ns) {
             expire(op);
         }
     }
 }
 
-/* Sets the timer for `at_ns` unless it comes earlier anyway. */
-static void arm_timer(struct topkd_client *client, uint64_t at_ns)
+void engine_arm_timer(struct topkd_client *client, uint64_t at_ns)
 {
     if (at_ns >= client->timer_at_ns) {
         return;
@@ -216,40 +209,22 @@ void engine_timer_cb(void *arg)
     {
         struct topkd_op *op = list_entry(node, struct topkd_op, node);
         if (op->state != OP_DONE) {
-            next_ns = clock_earlier(next_ns, expiry_ns(op));
+            next_ns = clock_earlier(next_ns, engine_expiry_ns(op));
         }
     }
     client->timer_at_ns = CLOCK_NEVER;
-    arm_timer(client, next_ns);
+    engine_arm_timer(client, next_ns);
     pthread_mutex_unlock(&client->mutex);
 }
 
 /* ---- Arena ----------------------------------------------------------------------------------- */
-
-/* Sends the release; the slot of the arena counts as used until the worker has answered. If it
- * cannot be sent, for lack of memory, the arena slot stays taken until the session ends. */
-static void send_release(struct link *link, uint64_t wire_lease, uint32_t num_busy)
-{
-    char detail[WIRE_DETAIL_SIZE];
-    struct slot *slot = link_take_slot(link);
-    if (!slot) {
-        return; /* cannot be: as many as arena slots are kept for releases */
-    }
-    struct wire_request request = {.kind = WIRE_RELEASE};
-    request.u.release.lease = wire_lease;
-    slot->wire_lease = wire_lease;
-    slot->num_busy = num_busy;
-    if (link_send(slot, &request, detail) != TOPKD_OK) {
-        link_give_slot(slot);
-    }
-}
 
 /* BUSY asks to come again. */
 static void answer_release(struct link *link, const struct answer *answer, uint64_t wire_lease,
                            uint32_t num_busy)
 {
     if (answer->status == TOPKD_E_BUSY && num_busy < BUSY_MAX && link_usable(link)) {
-        send_release(link, wire_lease, num_busy + 1);
+        engine_send_release(link, wire_lease, num_busy + 1);
     } else {
         link->arena_used--;
     }
@@ -260,20 +235,10 @@ void engine_release_lease(struct topkd_client *client, struct lease *lease)
     struct link *link = client->link;
     list_remove(&lease->node);
     if (link && link->session == lease->session && !link->lost && !link->stale) {
-        send_release(link, lease->wire_lease, 0);
+        engine_send_release(link, lease->wire_lease, 0);
     }
     session_release(lease->session);
     free(lease);
-}
-
-static uint32_t count_leases(const struct topkd_client *client, const struct session *session)
-{
-    uint32_t num_leases = 0;
-    list_each(node, &client->leases)
-    {
-        num_leases += list_entry(node, struct lease, node)->session == session;
-    }
-    return num_leases;
 }
 
 static bool fits_arena(const struct topkd_op *op, const struct session *session)
@@ -290,88 +255,7 @@ static bool fits_arena(const struct topkd_op *op, const struct session *session)
     return fits;
 }
 
-/* ---- Sending --------------------------------------------------------------------------------- */
-
-/* Whether the arena has room. An operation that waits for a slot that only its caller can give
- * back ends as BUSY. */
-static bool arena_room(struct topkd_op *op, const struct link *link)
-{
-    uint32_t num_slots = link->session->limits.arena_slots;
-    if (link->arena_used < num_slots) {
-        return true;
-    }
-    if (count_leases(op->client, link->session) >= num_slots) {
-        (void)fault(op->detail, TOPKD_E_BUSY,
-                    "all %u slots of the arena hold results: release one (topkd_result_release), "
-                    "give an indices region, or raise limits.arena_slots",
-                    num_slots);
-        end(op, TOPKD_E_BUSY, op->detail);
-    }
-    return false;
-}
-
-/* Sends a parked operation, or ends it with an error, or leaves it where it is. */
-static void send_op(struct topkd_op *op, struct link *link)
-{
-    if (link->num_selects >= link->session->limits.outstanding_max ||
-        (uses_arena(op) && !arena_room(op, link))) {
-        return;
-    }
-    struct wire_request request = {.kind = WIRE_SELECT};
-    enum topkd_status status = select_fill(op, link->session, &request, op->detail);
-    if (status != TOPKD_OK) {
-        end(op, status, op->detail);
-        return;
-    }
-    struct slot *slot = link_take_slot(link);
-    if (!slot) {
-        return;
-    }
-    slot->op = op;
-    status = link_send(slot, &request, op->detail);
-    if (status != TOPKD_OK) {
-        link_give_slot(slot);
-        end(op, status, op->detail);
-        return;
-    }
-    list_remove(&op->queue_node);
-    op->state = OP_SENT;
-    op->in_flight = true;
-    link->num_selects++;
-    link->arena_used += uses_arena(op);
-    arm_timer(op->client, expiry_ns(op));
-}
-
-/* In the order of their start: a session runs its requests in order, and a semaphore must not reach
- * a later value before an earlier one's work is done. */
-static void park(struct topkd_op *op)
-{
-    struct list *parked = &op->client->parked;
-    struct list *position = parked;
-    while (position->prev != parked &&
-           list_entry(position->prev, struct topkd_op, queue_node)->number > op->number) {
-        position = position->prev;
-    }
-    op->state = OP_PARKED;
-    list_insert(position, &op->queue_node);
-}
-
-void engine_pump(struct topkd_client *client)
-{
-    struct link *link = client->link;
-    if (list_empty(&client->parked)) {
-        return;
-    }
-    if (!link_usable(link)) {
-        renew_wake(client);
-        return;
-    }
-    const struct list *first = NULL;
-    while (!list_empty(&client->parked) && client->parked.next != first) {
-        first = client->parked.next; /* still the first afterwards: it has to wait */
-        send_op(list_entry(first, struct topkd_op, queue_node), link);
-    }
-}
+/* ---- Start ----------------------------------------------------------------------------------- */
 
 void engine_start(struct topkd_op *op)
 {
@@ -388,10 +272,10 @@ void engine_start(struct topkd_op *op)
     client->num_ops++;
     op->number = ++client->op_number;
     list_insert(&client->ops, &op->node);
-    park(op);
+    engine_park(op);
     engine_pump(client);
     if (op->state == OP_PARKED) {
-        arm_timer(client, expiry_ns(op));
+        engine_arm_timer(client, engine_expiry_ns(op));
     }
 }
 
@@ -403,26 +287,26 @@ static void repeat(struct topkd_op *op, enum topkd_status status, const char *de
     struct topkd_client *client = op->client;
     const struct topkd_semaphore_point *signal = &op->request.signal;
     if (client->closing || client->no_renew) {
-        end(op, client->closing ? TOPKD_E_CANCELLED : status, detail);
+        engine_end(op, client->closing ? TOPKD_E_CANCELLED : status, detail);
         return;
     }
     if (op->num_losses >= LOSSES_MAX) {
         (void)fault(op->detail, TOPKD_E_DEVICE_FAULT,
                     "the worker went %u times while it ran this request; it is not sent again",
                     op->num_losses);
-        end(op, TOPKD_E_DEVICE_FAULT, op->detail);
+        engine_end(op, TOPKD_E_DEVICE_FAULT, op->detail);
         return;
     }
-    if (!uses_arena(op) && signal->semaphore &&
+    if (!engine_uses_arena(op) && signal->semaphore &&
         semaphore_ended(signal->semaphore, signal->value, &status)) {
         /* The work was done and said so; only the reply is missing. Its scores may have been
          * overwritten since, so it must not run again. */
-        end(op, status, status == TOPKD_OK ? "" : "the request failed as its worker went");
+        engine_end(op, status, status == TOPKD_OK ? "" : "the request failed as its worker went");
         return;
     }
     op->num_retries++;
-    park(op);
-    arm_timer(client, expiry_ns(op));
+    engine_park(op);
+    engine_arm_timer(client, engine_expiry_ns(op));
 }
 
 /* The result is written: for the arena, the lease begins. */
@@ -430,12 +314,12 @@ static void accept(struct topkd_op *op, struct link *link, const struct wire_sel
 {
     struct topkd_client *client = op->client;
     op->reply = *reply;
-    if (!uses_arena(op)) {
-        end(op, TOPKD_OK, "");
+    if (!engine_uses_arena(op)) {
+        engine_end(op, TOPKD_OK, "");
         return;
     }
     if (op->state == OP_DONE) { /* its caller went */
-        send_release(link, reply->lease, 0);
+        engine_send_release(link, reply->lease, 0);
         return;
     }
     if (!fits_arena(op, link->session)) {
@@ -443,8 +327,8 @@ static void accept(struct topkd_op *op, struct link *link, const struct wire_sel
                     "the worker put the result at %" PRIu64 ", outside the arena of %" PRIu64
                     " bytes",
                     reply->indices_offset, link->session->arena.size_bytes);
-        send_release(link, reply->lease, 0);
-        end(op, TOPKD_E_PROTOCOL, op->detail);
+        engine_send_release(link, reply->lease, 0);
+        engine_end(op, TOPKD_E_PROTOCOL, op->detail);
         return;
     }
     struct lease *lease = op->lease;
@@ -454,17 +338,20 @@ static void accept(struct topkd_op *op, struct link *link, const struct wire_sel
     lease->wire_lease = reply->lease;
     list_insert(&client->leases, &lease->node);
     op->leased = true;
-    end(op, TOPKD_OK, "");
+    engine_end(op, TOPKD_OK, "");
 }
 
-static void answer_select(struct link *link, struct topkd_op *op, const struct answer *answer)
+/* How one request ended, in a message of its own or with others. */
+static void answer_select(struct link *link, struct topkd_op *op, bool lost,
+                          const struct wire_select_answer *answer)
 {
     static const char lost_text[] = "the connection to the worker was lost";
     op->in_flight = false;
-    if (answer->status != TOPKD_OK || answer->lost) {
-        link->arena_used -= uses_arena(op);
+    link->num_selects--;
+    if (answer->status != TOPKD_OK || lost) {
+        link->arena_used -= engine_uses_arena(op);
     }
-    if (answer->lost) {
+    if (lost) {
         op->num_losses++;
     } else if (answer->status == TOPKD_E_STALE_SESSION) {
         link->stale = true;
@@ -472,17 +359,17 @@ static void answer_select(struct link *link, struct topkd_op *op, const struct a
         link->draining = true;
     }
     bool done = op->state == OP_DONE;
-    if (!answer->lost && answer->status == TOPKD_OK) {
-        if (!done || uses_arena(op)) {
+    if (!lost && answer->status == TOPKD_OK) {
+        if (!done || engine_uses_arena(op)) {
             accept(op, link, &answer->select);
         }
-    } else if (!done && answer->lost) {
+    } else if (!done && lost) {
         repeat(op, TOPKD_E_STALE_SESSION, lost_text);
     } else if (!done &&
                (answer->status == TOPKD_E_STALE_SESSION || answer->status == TOPKD_E_DRAINING)) {
         repeat(op, answer->status, answer->detail);
     } else if (!done) {
-        end(op, answer->status, answer->detail);
+        engine_end(op, answer->status, answer->detail);
     }
     if (done) {
         retire(op);
@@ -493,16 +380,18 @@ void engine_answer(struct slot *slot, const struct answer *answer)
 {
     struct link *link = slot->link;
     struct topkd_client *client = link->client;
-    struct topkd_op *op = slot->op;
+    struct topkd_op *ops[WIRE_BATCH_MAX];
     pthread_mutex_lock(&client->mutex);
     link->lost = link->lost || answer->lost;
     uint64_t wire_lease = slot->wire_lease;
-    uint32_t num_busy = slot->num_busy;
+    uint32_t num_busy = slot->num_busy, num_ops = slot->num_ops;
+    memcpy(ops, slot->ops, num_ops * sizeof(ops[0]));
+    link->num_messages -= slot->is_counted;
     link_give_slot(slot);
-    if (op) {
-        link->num_selects--;
-        answer_select(link, op, answer);
-    } else {
+    for (uint32_t i = 0; i < num_ops; i++) {
+        answer_select(link, ops[i], answer->lost, &answer->selects[i]);
+    }
+    if (num_ops == 0) {
         answer_release(link, answer, wire_lease, num_busy);
     }
     if (!link_usable(link)) {

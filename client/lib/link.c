@@ -139,28 +139,68 @@ static enum topkd_status say_hello(struct topkd_client *client, struct rpc *rpc,
 
 /* ---- Slots ----------------------------------------------------------------------------------- */
 
+/* The same end for every operation of the slot. */
+static void fill_answer(const struct slot *slot, struct answer *answer, enum topkd_status status,
+                        const char *detail)
+{
+    answer->status = status;
+    for (uint32_t i = 0; i < slot->num_ops; i++) {
+        answer->selects[i].status = status;
+        memcpy(answer->selects[i].detail, detail, WIRE_DETAIL_SIZE);
+    }
+}
+
+/* A text where the worker gave none. */
+static void complete_text(enum topkd_status status, char *detail)
+{
+    if (status != TOPKD_OK && detail[0] == '\0') {
+        (void)fault(detail, status, "%s", wire_status_text(status));
+    }
+}
+
+/* A decoded reply, with its own status or one for each operation. */
+static void take_reply(const struct slot *slot, struct wire_reply *reply, struct answer *answer)
+{
+    char detail[WIRE_DETAIL_SIZE];
+    if (reply->status != TOPKD_OK) {
+        complete_text(reply->status, reply->detail);
+        fill_answer(slot, answer, reply->status, reply->detail);
+        return;
+    }
+    bool is_batch = slot->kind == WIRE_SELECT_BATCH;
+    uint32_t num_answers = is_batch ? reply->u.select_batch.num_answers : slot->num_ops;
+    if (reply->kind != slot->kind || reply->sequence != slot->sequence) {
+        (void)fault(detail, TOPKD_E_PROTOCOL,
+                    "the worker answered request %" PRIu64 " with a reply to %" PRIu64 " (%s)",
+                    slot->sequence, reply->sequence, wire_kind_name(reply->kind));
+        fill_answer(slot, answer, TOPKD_E_PROTOCOL, detail);
+    } else if (is_batch && num_answers != slot->num_ops) {
+        (void)fault(detail, TOPKD_E_PROTOCOL, "the worker answered %u requests with %u answers",
+                    slot->num_ops, num_answers);
+        fill_answer(slot, answer, TOPKD_E_PROTOCOL, detail);
+    } else if (is_batch) {
+        memcpy(answer->selects, reply->u.select_batch.answers,
+               num_answers * sizeof(answer->selects[0]));
+        for (uint32_t i = 0; i < num_answers; i++) {
+            complete_text(answer->selects[i].status, answer->selects[i].detail);
+        }
+    } else if (slot->kind == WIRE_SELECT) {
+        answer->selects[0].select = reply->u.select;
+    }
+}
+
 static void read_answer(struct slot *slot, nng_msg *message, struct answer *answer)
 {
     struct topkd_client *client = slot->link->client;
+    char detail[WIRE_DETAIL_SIZE] = "";
     pthread_mutex_lock(&client->scratch_mutex);
-    struct wire_reply *reply = client->scratch_reply;
-    answer->status = wire_reply_decode(nng_msg_body(message), nng_msg_len(message),
-                                       client->scratch_buffer, reply, answer->detail);
-    if (answer->status == TOPKD_OK) {
-        answer->status = reply->status;
-        memcpy(answer->detail, reply->detail, sizeof(answer->detail));
-        if (reply->status != TOPKD_OK) {
-            if (answer->detail[0] == '\0') {
-                (void)fault(answer->detail, reply->status, "%s", wire_status_text(reply->status));
-            }
-        } else if (reply->kind != slot->kind || reply->sequence != slot->sequence) {
-            answer->status = fault(answer->detail, TOPKD_E_PROTOCOL,
-                                   "the worker answered request %" PRIu64 " with a reply to "
-                                   "%" PRIu64 " (%s)",
-                                   slot->sequence, reply->sequence, wire_kind_name(reply->kind));
-        } else if (slot->kind == WIRE_SELECT) {
-            answer->select = reply->u.select;
-        }
+    enum topkd_status status =
+        wire_reply_decode(nng_msg_body(message), nng_msg_len(message), client->scratch_buffer,
+                          client->scratch_reply, detail);
+    if (status == TOPKD_OK) {
+        take_reply(slot, client->scratch_reply, answer);
+    } else {
+        fill_answer(slot, answer, status, detail);
     }
     pthread_mutex_unlock(&client->scratch_mutex);
 }
@@ -181,7 +221,9 @@ static void slot_cb(void *arg)
         nng_msg_free(nng_aio_get_msg(slot->aio)); /* not sent, so still ours */
     }
     if (error == NNG_ENOMEM) {
-        answer.status = fault(answer.detail, TOPKD_E_NO_MEMORY, "no memory to send a request");
+        char detail[WIRE_DETAIL_SIZE];
+        (void)fault(detail, TOPKD_E_NO_MEMORY, "no memory to send a request");
+        fill_answer(slot, &answer, TOPKD_E_NO_MEMORY, detail);
     } else if (error != 0) {
         answer.lost = true;
     } else {
@@ -208,7 +250,8 @@ struct slot *link_take_slot(struct link *link)
 static void put_free(struct slot *slot)
 {
     slot->phase = SLOT_FREE;
-    slot->op = NULL;
+    slot->num_ops = 0;
+    slot->is_counted = false;
     slot->next_free = slot->link->free_slots;
     slot->link->free_slots = slot;
 }
@@ -230,7 +273,7 @@ enum topkd_status link_send(struct slot *slot, struct wire_request *request, cha
     if (status != TOPKD_OK) {
         return status;
     }
-    link->sequence++;
+    link->sequence += request->kind == WIRE_SELECT_BATCH ? request->u.select_batch.num_selects : 1;
     slot->sequence = request->sequence;
     slot->kind = request->kind;
     nng_aio_set_msg(slot->aio, message);

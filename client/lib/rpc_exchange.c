@@ -10,13 +10,28 @@
  * takes under 500. */
 #define REQUEST_SIZE_BASE 1024u
 
+/* The same of one select among several. */
+#define SELECT_SIZE 512u
+
+static size_t lengths_bytes(const struct wire_select_request *select)
+{
+    return select->lengths_mode == WIRE_LENGTHS_INLINE
+               ? (size_t)select->num_lengths * sizeof(int32_t)
+               : 0;
+}
+
 /* ---- Exchange -------------------------------------------------------------------------------- */
 
 enum topkd_status rpc_encode(const struct wire_request *request, nng_msg **message_p, char *detail)
 {
     size_t room = REQUEST_SIZE_BASE;
-    if (request->kind == WIRE_SELECT && request->u.select.lengths_mode == WIRE_LENGTHS_INLINE) {
-        room += (size_t)request->u.select.num_lengths * sizeof(int32_t);
+    if (request->kind == WIRE_SELECT) {
+        room += lengths_bytes(&request->u.select);
+    } else if (request->kind == WIRE_SELECT_BATCH) {
+        const struct wire_select_batch_request *batch = &request->u.select_batch;
+        for (uint32_t i = 0; i < batch->num_selects; i++) {
+            room += SELECT_SIZE + lengths_bytes(&batch->selects[i]);
+        }
     }
     if (room > WIRE_MESSAGE_SIZE_MAX) {
         room = WIRE_MESSAGE_SIZE_MAX;

@@ -324,11 +324,11 @@ static void fill_lengths(const struct topkd_select_request *request,
 }
 
 enum topkd_status select_fill(const struct topkd_op *op, const struct session *session,
-                              struct wire_request *wire, char *detail)
+                              struct wire_select_request *select, char *detail)
 {
     const struct topkd_select_request *request = &op->request;
-    struct wire_select_request *select = &wire->u.select;
     enum topkd_status status;
+    *select = (struct wire_select_request){0};
     if ((status = put_ref(&request->scores, session, &select->scores, detail)) ||
         (status = put_ref(&request->lengths, session, &select->lengths, detail)) ||
         (status = put_ref(&request->indices, session, &select->indices, detail)) ||

@@ -21,6 +21,8 @@
     X(requests, COUNT, "selections")                                                               \
     X(requests_failed, COUNT, "selections failed")                                                 \
     X(replies_repeated, COUNT, "replies repeated")                                                 \
+    X(select_batches, COUNT, "messages with several selections")                                   \
+    X(selects_batched, COUNT, "selections in them")                                                \
     X(messages_rejected, COUNT, "messages rejected")                                               \
     X(rows_copied, COUNT, "rows no longer than K")                                                 \
     X(rows_direct, COUNT, "rows selected without a sample")                                        \

@@ -311,8 +311,9 @@ struct wire_stats_reply {
     uint64_t rows_clamped, scores_read;
     uint64_t worker_restarts;
     uint64_t request_ns_sum, run_ns_sum;
-    uint32_t lanes;                   /* client lanes open now */
-    uint64_t lane_steps, lane_pauses; /* selections they ran; times that all were paused */
+    uint32_t lanes;                           /* client lanes open now */
+    uint64_t lane_steps, lane_pauses;         /* selections they ran; times that all were paused */
+    uint64_t select_batches, selects_batched; /* SelectBatch messages; the Selects in them */
     /* bin i counts latencies in [2^i, 2^(i+1)) nanoseconds */
     uint64_t request_ns_bins[WIRE_HISTOGRAM_BINS];
     uint64_t run_ns_bins[WIRE_HISTOGRAM_BINS];
