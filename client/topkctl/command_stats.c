@@ -1,4 +1,5 @@
 /* topkctl stats: counters of every device side by side, latencies, shape buckets. */
+#include "histogram.h"
 #include "json.h"
 #include "remote.h"
 #include "table.h"
@@ -57,25 +58,9 @@ static void visit_stats(void *arg, const struct wire_device *device, const struc
     }
 }
 
-/* The latency below which `quantile` of the counted ones lie, as far as bins of a factor of two
- * tell: placed in its bin in proportion. 0 when nothing was counted. */
-static uint64_t quantile_ns(const uint64_t *bins, double quantile)
+static uint64_t quantile_ns(const uint64_t *bins, double part)
 {
-    uint64_t total = 0;
-    for (unsigned i = 0; i < WIRE_HISTOGRAM_BINS; i++) {
-        total += bins[i];
-    }
-    double rank = quantile * (double)total;
-    double below = 0;
-    for (unsigned i = 0; i < WIRE_HISTOGRAM_BINS; i++) {
-        double count = (double)bins[i];
-        if (count > 0 && below + count >= rank) {
-            double low_ns = (double)(UINT64_C(1) << i);
-            return (uint64_t)(low_ns * (1.0 + (rank - below) / count));
-        }
-        below += count;
-    }
-    return 0;
+    return histogram_log2_quantile_ns(bins, WIRE_HISTOGRAM_BINS, part);
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */

@@ -30,6 +30,8 @@ enum ctl_exit {
     X(CTL_DEVICES, "devices", "", command_devices, "list the daemon's devices")                    \
     X(CTL_SESSIONS, "sessions", "", command_sessions, "list the clients of each device")           \
     X(CTL_STATS, "stats", "", command_stats, "show counters and latencies of each device")         \
+    X(CTL_TOP, "top", "", command_top, "show live what devices and clients do")                    \
+    X(CTL_BENCH, "bench", "", command_bench, "load the daemon with clients, and measure")          \
     X(CTL_DRAIN, "drain", "", command_drain, "have the daemon finish its work and end")            \
     X(CTL_CHECK_CONFIG, "check-config", "FILE", command_check_config,                              \
       "check a configuration file, without a daemon")                                              \
@@ -43,6 +45,25 @@ enum ctl_command {
 #define CTL_COMMAND_ENUM(name, word, operand, function, text) name,
     CTL_COMMAND_TABLE(CTL_COMMAND_ENUM) CTL_COMMAND_COUNT
 #undef CTL_COMMAND_ENUM
+};
+
+#define CTL_CLIENTS_MAX 256u /* choice: processes of one bench */
+#define CTL_SHAPES_MAX 16u   /* choice: shapes of one bench */
+
+/* What a bench selects from: name, word. */
+#define CTL_SCORES_TABLE(X)                                                                        \
+    X(CTL_SCORES_RANDOM, "random")                                                                 \
+    X(CTL_SCORES_TIES, "ties")                                                                     \
+    X(CTL_SCORES_EQUAL, "equal")
+
+enum ctl_scores {
+#define CTL_SCORES_ENUM(name, word) name,
+    CTL_SCORES_TABLE(CTL_SCORES_ENUM)
+#undef CTL_SCORES_ENUM
+};
+
+struct ctl_shape {
+    uint32_t rows, width, k;
 };
 
 /* The command line. Strings belong to argv. */
@@ -64,7 +85,15 @@ struct ctl_options {
     bool order_given, deterministic, verify, local;
     uint32_t page_size_log2;
     bool page_size_given;
-    uint32_t num_threads; /* 0: not given */
+    uint32_t num_threads; /* 0: not given; of a bench: a client process, then 1 */
+    /* bench */
+    uint32_t num_clients, outstanding, duration_ms, seed;
+    enum ctl_scores scores_kind;
+    uint32_t num_shapes;
+    struct ctl_shape shapes[CTL_SHAPES_MAX];
+    /* top */
+    uint32_t interval_ms, num_rounds; /* rounds 0: until it is ended */
+    bool is_quiet;                    /* failures are the caller's to show */
 };
 
 /*
@@ -75,6 +104,7 @@ enum ctl_exit options_parse(int argc, char **argv, struct ctl_options *options_p
 
 const char *options_order_name(enum topk_order order); /* "any", "index", "value" */
 const char *options_ties_name(enum topk_ties ties);    /* "any", "lowest" */
+const char *options_scores_name(enum ctl_scores scores);
 
 #define CTL_COMMAND_FUNCTION(name, word, operand, function, text)                                  \
     enum ctl_exit function(const struct ctl_options *options);

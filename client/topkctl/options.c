@@ -1,5 +1,6 @@
 /* The command line: one table of options drives getopt, the help texts and the refusals. */
 #include "ctl.h"
+#include "options_value.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -11,13 +12,15 @@
 #define MASK(command) (1u << (command))
 #define ASKS_DAEMON                                                                                \
     (MASK(CTL_PING) | MASK(CTL_DEVICES) | MASK(CTL_SESSIONS) | MASK(CTL_STATS) | MASK(CTL_DRAIN) | \
-     MASK(CTL_SELECT) | MASK(CTL_DOCTOR))
-#define ASKS_DEVICE (MASK(CTL_PING) | MASK(CTL_SESSIONS) | MASK(CTL_STATS) | MASK(CTL_SELECT))
+     MASK(CTL_SELECT) | MASK(CTL_DOCTOR) | MASK(CTL_TOP) | BENCH)
+#define ASKS_DEVICE                                                                                \
+    (MASK(CTL_PING) | MASK(CTL_SESSIONS) | MASK(CTL_STATS) | MASK(CTL_SELECT) | MASK(CTL_TOP) |    \
+     BENCH)
 #define ALL (MASK(CTL_COMMAND_COUNT) - 1)
 #define SELECT MASK(CTL_SELECT)
+#define BENCH MASK(CTL_BENCH)
 
-#define DURATION_MAX_MS 86400000u /* choice: a day */
-#define THREADS_MAX 256u          /* of topk_cpu_create */
+#define THREADS_MAX 256u /* of topk_cpu_create */
 
 /* Options: name, letter (0 none), argument (NULL none), commands that take it, help. */
 #define OPTION_TABLE(X)                                                                            \
@@ -28,9 +31,10 @@
     X(DEADLINE, "deadline", 0, "TIME", MASK(CTL_DRAIN), "how long work in flight may take (10s)")  \
     X(K, "k", 'k', "K", SELECT, "positions a row, 1 to 16384 (required)")                          \
     X(LENGTHS, "lengths", 0, "FILE.npy", SELECT, "int32, valid length of each row")                \
-    X(ORDER, "order", 0, "any|index|value", SELECT, "order of the positions in a row (any)")       \
-    X(TIES, "ties", 0, "any|lowest", SELECT, "which of equal scores are taken (any)")              \
-    X(DETERMINISTIC, "deterministic", 0, NULL, SELECT,                                             \
+    X(ORDER, "order", 0, "any|index|value", SELECT | BENCH,                                        \
+      "order of the positions in a row (any)")                                                     \
+    X(TIES, "ties", 0, "any|lowest", SELECT | BENCH, "which of equal scores are taken (any)")      \
+    X(DETERMINISTIC, "deterministic", 0, NULL, SELECT | BENCH,                                     \
       "the same bytes in every run: --ties lowest --order index")                                  \
     X(OUT, "out", 0, "FILE.npy", SELECT, "write the positions, int32 [rows, K]")                   \
     X(VALUES, "values", 0, "FILE.npy", SELECT, "write the scores too, float32 [rows, K]")          \
@@ -40,7 +44,16 @@
     X(ROW_OFFSETS, "row-offsets", 0, "FILE.npy", SELECT, "int32, added to each row's positions")   \
     X(VERIFY, "verify", 0, NULL, SELECT, "check every row against the contract")                   \
     X(LOCAL, "local", 0, NULL, SELECT, "select in this process, without a daemon")                 \
-    X(THREADS, "threads", 0, "N", SELECT, "with --local: threads (one a processor)")               \
+    X(SHAPE, "shape", 0, "RxWxK,...", BENCH, "rows, width and K, in turn (64x131072x2048)")        \
+    X(CLIENTS, "clients", 0, "N", BENCH, "client processes (1)")                                   \
+    X(THREADS, "threads", 0, "N", SELECT | BENCH,                                                  \
+      "select --local: threads (one a processor); bench: clients a process (1)")                   \
+    X(OUTSTANDING, "outstanding", 0, "N", BENCH, "requests a client keeps in flight (1)")          \
+    X(DURATION, "duration", 0, "TIME", BENCH, "time that counts, after a short warm-up (10s)")     \
+    X(SCORES, "scores", 0, "random|ties|equal", BENCH, "what is selected from (random)")           \
+    X(SEED, "seed", 0, "N", BENCH, "of the scores (1)")                                            \
+    X(INTERVAL, "interval", 0, "TIME", MASK(CTL_TOP), "time between looks (1s)")                   \
+    X(COUNT, "count", 0, "N", MASK(CTL_TOP), "end after N looks (do not end)")                     \
     X(JSON, "json", 0, NULL, ALL, "print one JSON value")                                          \
     X(HELP, "help", 'h', NULL, ALL, "print this text")
 
@@ -78,6 +91,17 @@ static const struct {
 static const char *const order_names[] = {"any", "index", "value"};
 static const char *const ties_names[] = {"any", "lowest"};
 
+static const char *const scores_names[] = {
+#define SCORES_NAME(name, word) word,
+    CTL_SCORES_TABLE(SCORES_NAME)
+#undef SCORES_NAME
+};
+
+const char *options_scores_name(enum ctl_scores scores)
+{
+    return scores_names[scores];
+}
+
 const char *options_order_name(enum topk_order order)
 {
     return order_names[order];
@@ -86,20 +110,6 @@ const char *options_order_name(enum topk_order order)
 const char *options_ties_name(enum topk_ties ties)
 {
     return ties_names[ties];
-}
-
-/* Says what is wrong with the command line; returns false for the callers' convenience. */
-static bool misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static bool misuse(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("topkctl: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputs("; see topkctl --help\n", stderr);
-    va_end(arguments);
-    return false;
 }
 
 /* ---- help ------------------------------------------------------------------------------------ */
@@ -148,36 +158,6 @@ static void print_command_help(enum ctl_command command)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static bool parse_u32(const char *word, const char *text, uint32_t min, uint32_t max,
-                      uint32_t *value_p)
-{
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min ||
-        value > max) {
-        return misuse("--%s is \"%s\"; give a number from %u to %u", word, text, min, max);
-    }
-    *value_p = (uint32_t)value;
-    return true;
-}
-
-/* Seconds ("10", "2.5", "2.5s") or milliseconds ("500ms"). */
-static bool parse_duration(const char *word, const char *text, uint32_t *duration_ms_p)
-{
-    char *end;
-    double value = strtod(text, &end);
-    double unit_ms = strcmp(end, "ms") == 0 ? 1.0 : 1000.0;
-    bool known = strcmp(end, "ms") == 0 || strcmp(end, "s") == 0 || *end == '\0';
-    double duration_ms = value * unit_ms;
-    if (end == text || !known || !(duration_ms >= 1.0 && duration_ms <= (double)DURATION_MAX_MS)) {
-        return misuse("--%s is \"%s\"; give a time from 1ms to 86400s, as 10, 2.5s or 500ms", word,
-                      text);
-    }
-    *duration_ms_p = (uint32_t)duration_ms;
-    return true;
-}
-
 static bool parse_choice(const struct option_spec *spec, const char *text, const char *const *names,
                          size_t num_names, uint32_t *value_p)
 {
@@ -187,21 +167,7 @@ static bool parse_choice(const struct option_spec *spec, const char *text, const
             return true;
         }
     }
-    return misuse("--%s is \"%s\"; give %s", spec->word, text, spec->argument);
-}
-
-static bool parse_page_size(const char *text, struct ctl_options *options)
-{
-    uint32_t size = 0;
-    if (!parse_u32("page-size", text, 1, 1u << TOPK_PAGE_SIZE_LOG2_MAX, &size)) {
-        return false;
-    }
-    if ((size & (size - 1)) != 0) {
-        return misuse("--page-size is %u; give a power of two", size);
-    }
-    options->page_size_log2 = (uint32_t)__builtin_ctz(size);
-    options->page_size_given = true;
-    return true;
+    return options_misuse("--%s is \"%s\"; give %s", spec->word, text, spec->argument);
 }
 
 /* Options that take a path or a word as it is. */
@@ -243,33 +209,12 @@ static bool *flag_target(enum option_code code, struct ctl_options *options)
     }
 }
 
-static bool take_option(enum option_code code, const char *text, struct ctl_options *options)
+static bool take_choice(enum option_code code, const char *text, struct ctl_options *options)
 {
-    const char **path = text_target(code, options);
-    bool *flag = flag_target(code, options);
-    if (path != NULL) {
-        *path = text;
-        return text[0] != '\0' || misuse("--%s is empty", specs[code - OPTION_FIRST - 1].word);
-    }
-    if (flag != NULL) {
-        *flag = true;
-        return true;
-    }
     const struct option_spec *spec = &specs[code - OPTION_FIRST - 1];
     uint32_t choice = 0;
-    bool good = true;
+    bool good;
     switch (code) {
-    case OPTION_TIMEOUT:
-        options->timeout_given = true;
-        return parse_duration(spec->word, text, &options->timeout_ms);
-    case OPTION_DEADLINE:
-        return parse_duration(spec->word, text, &options->deadline_ms);
-    case OPTION_K:
-        return parse_u32(spec->word, text, 1, TOPK_K_MAX, &options->k);
-    case OPTION_THREADS:
-        return parse_u32(spec->word, text, 1, THREADS_MAX, &options->num_threads);
-    case OPTION_PAGE_SIZE:
-        return parse_page_size(text, options);
     case OPTION_ORDER:
         good = parse_choice(spec, text, order_names, 3, &choice);
         options->order = (enum topk_order)choice;
@@ -280,7 +225,68 @@ static bool take_option(enum option_code code, const char *text, struct ctl_opti
         options->ties = (enum topk_ties)choice;
         return good;
     default:
-        return misuse("internal error: option %d", (int)code);
+        good = parse_choice(spec, text, scores_names, 3, &choice);
+        options->scores_kind = (enum ctl_scores)choice;
+        return good;
+    }
+}
+
+/* Of bench and top. */
+static bool take_load_option(enum option_code code, const char *text, struct ctl_options *options)
+{
+    const char *word = specs[code - OPTION_FIRST - 1].word;
+    switch (code) {
+    case OPTION_SHAPE:
+        return options_parse_shapes(text, options);
+    case OPTION_CLIENTS:
+        return options_parse_u32(word, text, 1, CTL_CLIENTS_MAX, &options->num_clients);
+    case OPTION_OUTSTANDING:
+        return options_parse_u32(word, text, 1, 1024, &options->outstanding);
+    case OPTION_DURATION:
+        return options_parse_duration(word, text, &options->duration_ms);
+    case OPTION_SEED:
+        return options_parse_u32(word, text, 0, UINT32_MAX, &options->seed);
+    case OPTION_INTERVAL:
+        return options_parse_duration(word, text, &options->interval_ms);
+    case OPTION_COUNT:
+        return options_parse_u32(word, text, 1, UINT32_MAX, &options->num_rounds);
+    default:
+        return options_misuse("internal error: option %d", (int)code);
+    }
+}
+
+static bool take_option(enum option_code code, const char *text, struct ctl_options *options)
+{
+    const char **path = text_target(code, options);
+    bool *flag = flag_target(code, options);
+    if (path != NULL) {
+        *path = text;
+        return text[0] != '\0' ||
+               options_misuse("--%s is empty", specs[code - OPTION_FIRST - 1].word);
+    }
+    if (flag != NULL) {
+        *flag = true;
+        return true;
+    }
+    const struct option_spec *spec = &specs[code - OPTION_FIRST - 1];
+    switch (code) {
+    case OPTION_TIMEOUT:
+        options->timeout_given = true;
+        return options_parse_duration(spec->word, text, &options->timeout_ms);
+    case OPTION_DEADLINE:
+        return options_parse_duration(spec->word, text, &options->deadline_ms);
+    case OPTION_K:
+        return options_parse_u32(spec->word, text, 1, TOPK_K_MAX, &options->k);
+    case OPTION_THREADS:
+        return options_parse_u32(spec->word, text, 1, THREADS_MAX, &options->num_threads);
+    case OPTION_PAGE_SIZE:
+        return options_parse_page_size(text, options);
+    case OPTION_ORDER:
+    case OPTION_TIES:
+    case OPTION_SCORES:
+        return take_choice(code, text, options);
+    default:
+        return take_load_option(code, text, options);
     }
 }
 
@@ -294,27 +300,33 @@ static bool find_command(const char *word, enum ctl_command *command_p)
             return true;
         }
     }
-    return misuse("no command \"%s\"", word);
+    return options_misuse("no command \"%s\"", word);
+}
+
+static bool check_order(const struct ctl_options *options)
+{
+    if (options->deterministic && options->order_given && options->order != TOPK_ORDER_INDEX) {
+        return options_misuse("--deterministic means --order index, and --order %s was given too",
+                              order_names[options->order]);
+    }
+    return true;
 }
 
 static bool check_select(const struct ctl_options *options)
 {
     if (options->k == 0) {
-        return misuse("select needs -k K, 1 to %u positions a row", TOPK_K_MAX);
+        return options_misuse("select needs -k K, 1 to %u positions a row", TOPK_K_MAX);
     }
     if ((options->page_table != NULL) != options->page_size_given) {
-        return misuse("--page-table and --page-size go together");
-    }
-    if (options->deterministic && options->order_given && options->order != TOPK_ORDER_INDEX) {
-        return misuse("--deterministic means --order index, and --order %s was given too",
-                      order_names[options->order]);
+        return options_misuse("--page-table and --page-size go together");
     }
     if (options->local &&
         (options->url != NULL || options->device != NULL || options->timeout_given)) {
-        return misuse("--local asks no daemon: --url, --device and --timeout have no meaning");
+        return options_misuse(
+            "--local asks no daemon: --url, --device and --timeout have no meaning");
     }
     if (!options->local && options->num_threads != 0) {
-        return misuse("--threads goes with --local; the daemon has its own threads");
+        return options_misuse("--threads goes with --local; the daemon has its own threads");
     }
     return true;
 }
@@ -326,17 +338,20 @@ static bool check_line(int num_operands, char **operands, unsigned *seen,
     enum ctl_command command = options->command;
     bool wants_operand = commands[command].operand[0] != '\0';
     if (num_operands != (wants_operand ? 2 : 1)) {
-        return misuse("%s takes %s%s, %d given", commands[command].word,
-                      wants_operand ? "one " : "no operand",
-                      wants_operand ? commands[command].operand : "", num_operands - 1);
+        return options_misuse("%s takes %s%s, %d given", commands[command].word,
+                              wants_operand ? "one " : "no operand",
+                              wants_operand ? commands[command].operand : "", num_operands - 1);
     }
     options->operand = wants_operand ? operands[1] : NULL;
     for (size_t i = 0; i < NUM_SPECS; i++) {
         if (seen[i] != 0 && (specs[i].commands & MASK(command)) == 0) {
-            return misuse("%s takes no --%s", commands[command].word, specs[i].word);
+            return options_misuse("%s takes no --%s", commands[command].word, specs[i].word);
         }
     }
-    return command != CTL_SELECT || check_select(options);
+    if (command == CTL_BENCH && options->num_threads == 0) {
+        options->num_threads = 1;
+    }
+    return check_order(options) && (command != CTL_SELECT || check_select(options));
 }
 
 static void fill_getopt(struct option *table)
@@ -354,7 +369,16 @@ static void fill_getopt(struct option *table)
 enum ctl_exit options_parse(int argc, char **argv, struct ctl_options *options_p, bool *done_p)
 {
     struct option table[NUM_SPECS + 1];
-    struct ctl_options options = {.deadline_ms = 10000};
+    struct ctl_options options = {
+        .deadline_ms = 10000,
+        .num_clients = 1,
+        .outstanding = 1,
+        .duration_ms = 10000,
+        .seed = 1,
+        .num_shapes = 1,
+        .shapes = {{.rows = 64, .width = 131072, .k = 2048}},
+        .interval_ms = 1000,
+    };
     unsigned seen[NUM_SPECS] = {0};
     fill_getopt(table);
     for (int code; (code = getopt_long(argc, argv, "k:h", table, NULL)) != -1;) {
@@ -372,7 +396,7 @@ enum ctl_exit options_parse(int argc, char **argv, struct ctl_options *options_p
     *done_p = help;
     if (optind == argc) {
         if (!help) {
-            misuse("no command given");
+            options_misuse("no command given");
             return CTL_EXIT_USAGE;
         }
         print_help();

@@ -28,8 +28,10 @@ enum ctl_exit report_status(const struct ctl_options *options, const char *what,
     snprintf(message, sizeof(message), "%s: %s%s%s", what, topkd_strerror(status),
              detail[0] != '\0' ? ": " : "", detail);
     progress_wipe();
-    fprintf(stderr, "topkctl: %s (%s)\n", message, topkd_strhint(status));
-    if (options->json) {
+    if (!options->is_quiet) {
+        fprintf(stderr, "topkctl: %s (%s)\n", message, topkd_strhint(status));
+    }
+    if (options->json && !options->is_quiet) {
         report_json(topkd_status_name(status), message, topkd_strhint(status));
     }
     return status == TOPKD_E_UNREACHABLE ? CTL_EXIT_UNREACHABLE : CTL_EXIT_FAILED;
@@ -44,8 +46,10 @@ enum ctl_exit report_failure(const struct ctl_options *options, enum ctl_exit co
     vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
     progress_wipe();
-    fprintf(stderr, "topkctl: %s\n", message);
-    if (options->json) {
+    if (!options->is_quiet) {
+        fprintf(stderr, "topkctl: %s\n", message);
+    }
+    if (options->json && !options->is_quiet) {
         report_json(code == CTL_EXIT_NOT_EXACT ? "NOT_EXACT" : "FAILED", message, "");
     }
     return code;

@@ -1,0 +1,142 @@
+"""topkctl bench: what it measures, what it says when that fails, and that it leaves nothing behind."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from tool import TOPKCTL, Daemon, ToolTest
+
+SMALL = ("--shape", "4x8192x64", "--duration", "500ms")
+
+
+class Bench(ToolTest):
+    settings = "limits: {sessions_max: 6}\n"
+
+    def setUp(self):
+        super().setUp()
+        with open("topkd.yaml", "w", encoding="utf-8") as file:
+            file.write(self.settings)
+        self.daemon = Daemon(self, "--config", os.path.abspath("topkd.yaml"))
+        self.url = ("--url", self.daemon.url)
+
+    def sessions(self):
+        return self.good_json("sessions", *self.url)["sessions"]
+
+    def test_the_figures_add_up(self):
+        before = self.good_json("stats", *self.url)["devices"][0]["requests"]
+        shapes = "4x8192x64,16x4096x32"
+        shown = self.good_json(
+            *("bench", *self.url, "--shape", shapes, "--duration", "1s"),
+            *("--clients", 2, "--threads", 2, "--outstanding", 3, "--scores", "ties"),
+        )
+        self.assertEqual((shown["device"], shown["clients"], shown["threads"]), ("cpu", 2, 2))
+        self.assertEqual(
+            shown["shapes"],
+            [{"rows": 4, "width": 8192, "k": 64}, {"rows": 16, "width": 4096, "k": 32}],
+        )
+        self.assertEqual(shown["duration_ns"], 1000000000)
+        self.assertGreater(shown["requests"], 20)
+        self.assertEqual(shown["requests_per_s"], shown["requests"])
+        self.assertEqual(shown["failed"], 0)
+        self.assertEqual(shown["statuses"], {"TOPKD_OK": shown["requests"]})
+        self.assertEqual([len(shown["each"])], [4])
+        self.assertEqual(sum(each["requests"] for each in shown["each"]), shown["requests"])
+        self.assertGreater(min(each["requests"] for each in shown["each"]), 0)
+        latency = shown["latency"]
+        self.assertEqual(sum(count for _, count in latency["bins"]), shown["requests"])
+        order = ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"]
+        self.assertEqual([latency[key] for key in order], sorted(latency[key] for key in order))
+        # Both shapes in turn: ten rows a request on average.
+        self.assertAlmostEqual(shown["rows_per_s"] / shown["requests"], 10, delta=1)
+        # More than was counted ran: the warm-up and what came late.
+        after = self.good_json("stats", *self.url)["devices"][0]["requests"]
+        self.assertGreaterEqual(after - before, shown["requests"])
+        self.assertEqual(self.sessions(), [])
+
+    def test_for_people(self):
+        text = self.good("bench", *self.url, *SMALL, "--scores", "equal")
+        self.assertRegex(text, r"^device cpu, 1 client, 1 in flight each, equal scores, shapes 4x8192x64\n")
+        self.assertRegex(text, r"\n\d+ selections in 0\.50 s: [\d.]+/s, \d+ rows/s, [\d.]+ \w+/s of scores\n")
+        self.assertRegex(text, r"\nfrom start to end: mean .* p50 .* p90 .* p99 .* p999 .* max .*\n")
+        bars = re.findall(r"(?m)^ *[\d.]+ [nmu]?s to +[\d.]+ [nmu]?s +(\d+)  (#*)", text)
+        total = int(re.search(r"(?m)^(\d+) selections", text).group(1))
+        self.assertEqual(sum(int(count) for count, _ in bars), total)
+        self.assertGreater(max(len(bar) for _, bar in bars), 9)
+
+    def test_progress_on_a_terminal_alone(self):
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [TOPKCTL, "bench", *self.url, "--shape", "4x8192x64", "--duration", "1s", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        drawn = b""
+        while True:
+            try:
+                chunk = os.read(ours, 4096)
+            except OSError:  # the terminal's other end is closed
+                break
+            if not chunk:
+                break
+            drawn += chunk
+        shown = json.loads(process.communicate(timeout=30)[0])
+        os.close(ours)
+        self.assertEqual(process.returncode, 0)
+        self.assertGreater(shown["requests"], 0)
+        self.assertRegex(drawn, rb"\r\x1b\[Kbench: \d\.\d of 1\.0 s, \d+ selections/s")
+        self.assertTrue(drawn.endswith(b"\r\x1b[K"), drawn[-80:])
+
+    def test_what_cannot_be(self):
+        self.bad(3, ["cannot be reached"], "bench", "--url", "ipc:///nowhere", "--timeout", "200ms", *SMALL)
+        self.bad(1, ["--outstanding 33", "limits.outstanding_max"], "bench", *self.url, "--outstanding", 33, *SMALL)
+        self.bad(1, ["a configured limit is reached"], "bench", *self.url, "--clients", 7, *SMALL)
+        self.bad(1, ["nope"], "bench", *self.url, "--device", "nope", *SMALL)
+        for wrong in ("4x5", "0x1x1", "1x1x16385", "1x1x1,", "1x1x1x1", "axbxc", "1x-1x1", ",".join(["1x1x1"] * 17)):
+            self.bad(2, ["--shape"], "bench", "--shape", wrong)
+        self.bad(2, ["--clients"], "bench", "--clients", 257)
+        self.bad(2, ["--order value"], "bench", "--deterministic", "--order", "value")
+        self.bad(2, ["takes no --clients"], "stats", "--clients", 1)
+        self.assertEqual(self.sessions(), [])
+
+    def test_failures_are_counted_by_status(self):
+        # One worker dies in the middle: its clients renew and go on, or say what failed.
+        process = subprocess.Popen(
+            [TOPKCTL, "bench", *self.url, "--shape", "64x65536x512", "--duration", "2s", "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(1)
+        os.kill(self.good_json("devices", *self.url)["devices"][0]["pid"], signal.SIGKILL)
+        shown = json.loads(process.communicate(timeout=60)[0])
+        self.assertEqual(process.returncode, 1 if shown["failed"] else 0)
+        self.assertGreater(shown["requests"], 0)
+        self.assertEqual(sum(shown["statuses"].values()), shown["requests"] + shown["failed"])
+        self.assertGreaterEqual(shown["retries"] + shown["failed"], 1)
+
+    def test_interrupted(self):
+        process = subprocess.Popen(
+            [TOPKCTL, "bench", *self.url, "--shape", "4x8192x64", "--clients", "3", "--duration", "600s"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 20
+        while sum(s["requests"] > 0 for s in self.sessions()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.6)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        text, trouble = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, trouble), (0, ""))
+        self.assertRegex(text, r"(?m)^[1-9]\d* selections in \d")
+        self.assertEqual(self.sessions(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
