@@ -58,7 +58,7 @@ class Terminal:
         """What was drawn, a list of lines for each time."""
         found = re.findall(re.escape(BEGIN) + rb"\x1b\[H(.*?)" + re.escape(b"\x1b[J" + END), self.output, re.S)
         return [
-            [line.removesuffix("\x1b[K") for line in frame.decode().split("\r\n")] for frame in found
+            [line.removesuffix("\x1b[K") for line in re.split(r"\r+\n", frame.decode())] for frame in found
         ]
 
     def wait(self, condition, what):
