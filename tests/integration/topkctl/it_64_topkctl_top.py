@@ -192,7 +192,7 @@ class Top(ToolTest):
         self.assertEqual(termios.tcgetattr(terminal.slave), terminal.before)
 
     def test_it_goes_on_while_the_daemon_is_away(self):
-        self.bad(3, ["cannot be reached"], "top", "--url", "ipc:///nowhere", "--count", 1)
+        self.bad(3, ["cannot be reached"], "top", "--url", "ipc:///nowhere", "--timeout", "200ms", "--count", 1)
         self.bad(1, ["nope"], "top", *self.url, "--device", "nope", "--count", 1)
         terminal = self.terminal("--interval", "200ms", "--timeout", "1s")
         terminal.wait_frame(lambda f: any(l.startswith("cpu ") for l in f), "the device")
