@@ -191,6 +191,26 @@ TOPKD_API enum topkd_status topkd_region_register_cuda(struct topkd_client *clie
                                                        enum topkd_access access,
                                                        struct topkd_region **region_p);
 
+/* What holds a span of CUDA memory. */
+struct topkd_allocation {
+    void *base;          /* where the first allocation that holds some of it begins */
+    uint64_t size_bytes; /* from there to the end of the last one */
+    uint64_t id;         /* another one once any of them was freed and its place taken again */
+};
+
+/*
+ * Which allocation, or run of neighbouring ones (virtual memory), holds length_bytes of CUDA memory
+ * at `pointer`. For those who keep regions of memory that a caching allocator hands out: register
+ * the allocation once, name tensors by their offsets, and use a region only while base, size and id
+ * are what they were when it was registered. Asks the driver only; changes nothing; no stream is
+ * waited for. Any thread. Errors: INVALID, NOT_EXPORTABLE (no memory of a GPU; whether a region can
+ * be made of it is for register to say), OUT_OF_RANGE (beyond the allocation), NOT_VISIBLE (another
+ * device, or none here), UNSUPPORTED (the session's device is the CPU).
+ */
+TOPKD_API enum topkd_status topkd_cuda_allocation(struct topkd_client *client, const void *pointer,
+                                                  uint64_t length_bytes,
+                                                  struct topkd_allocation *allocation_p);
+
 /* A POSIX shared memory object that the caller made with shm_open. Its name must stay until
  * unregister: a renewed session opens it again. */
 struct topkd_shm {

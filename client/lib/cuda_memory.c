@@ -251,6 +251,81 @@ enum topkd_status cuda_export_send(const struct cuda *cuda, const struct cuda_ex
     return status;
 }
 
+/* ---- Allocations ----------------------------------------------------------------------------- */
+
+/* The pieces from `pointer` to `end`; the id is a hash of theirs (FNV-1a, over whole ids). */
+static enum topkd_status find_pieces(const struct cuda *cuda, cuda_pointer pointer,
+                                     cuda_pointer end, struct topkd_allocation *allocation,
+                                     char *detail)
+{
+    cuda_pointer at = pointer;
+    while (at < end) {
+        cuda_pointer base;
+        uint64_t size;
+        if (at != pointer && attribute(cuda, CUDA_POINTER_MEMORY_TYPE, at) == 0) {
+            return fault_end(pointer, end - pointer, at, detail);
+        }
+        enum topkd_status status = range_of(cuda, at, &base, &size, detail);
+        if (status != TOPKD_OK) {
+            return status;
+        }
+        if (at == pointer) {
+            allocation->base = (void *)(uintptr_t)base;
+            allocation->id = UINT64_C(0xcbf29ce484222325);
+        }
+        allocation->id ^= attribute(cuda, CUDA_POINTER_BUFFER_ID, at);
+        allocation->id *= UINT64_C(0x100000001b3);
+        at = base + size;
+    }
+    allocation->size_bytes = at - (cuda_pointer)(uintptr_t)allocation->base;
+    return TOPKD_OK;
+}
+
+enum topkd_status topkd_cuda_allocation(struct topkd_client *client, const void *pointer,
+                                        uint64_t length_bytes,
+                                        struct topkd_allocation *allocation_p)
+{
+    char *detail = fault_detail();
+    enum topkd_status status = client_check(client, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    if (!pointer || !allocation_p || length_bytes == 0 ||
+        length_bytes > UINTPTR_MAX - (uintptr_t)pointer) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "pointer %p, length_bytes %" PRIu64
+                     ", allocation_p %s: none may be empty, and the memory ends below 2^64",
+                     pointer, length_bytes, allocation_p ? "set" : "NULL");
+    }
+    struct cuda *cuda;
+    status = cuda_get(client, &cuda, detail);
+    if (status == TOPKD_OK) {
+        status = cuda_enter(cuda, detail);
+    }
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    cuda_pointer first = (cuda_pointer)(uintptr_t)pointer;
+    struct topkd_allocation allocation = {0};
+    status = check_pointer(cuda, first, detail);
+    if (status == TOPKD_OK && (attribute(cuda, CUDA_POINTER_IS_LEGACY_IPC_CAPABLE, first) & 1)) {
+        cuda_pointer base;
+        uint64_t size;
+        status = range_of(cuda, first, &base, &size, detail);
+        if (status == TOPKD_OK && length_bytes > size - (first - base)) {
+            status = fault_end(first, length_bytes, base + size, detail);
+        }
+    }
+    if (status == TOPKD_OK) {
+        status = find_pieces(cuda, first, first + length_bytes, &allocation, detail);
+    }
+    cuda_leave(cuda);
+    if (status == TOPKD_OK) {
+        *allocation_p = allocation;
+    }
+    return status;
+}
+
 /* ---- Regions --------------------------------------------------------------------------------- */
 
 enum topkd_status topkd_region_register_cuda(struct topkd_client *client, void *pointer,

@@ -102,6 +102,30 @@ static void select_at(struct topkd_client *client, struct service_request *reque
     service_request_check(request, 0);
 }
 
+/* What holds these bytes must begin at `base` and have this size. Returns its id. */
+static uint64_t expect_allocation(struct topkd_client *client, CUdeviceptr pointer, uint64_t length,
+                                  CUdeviceptr base, uint64_t size)
+{
+    struct topkd_allocation allocation;
+    EXPECT(TOPKD_OK,
+           topkd_cuda_allocation(client, (void *)(uintptr_t)pointer, length, &allocation));
+    CHECK((uintptr_t)allocation.base == base && allocation.size_bytes == size,
+          "base %p, %llu bytes, wanted 0x%llx, %llu", allocation.base,
+          (unsigned long long)allocation.size_bytes, (unsigned long long)base,
+          (unsigned long long)size);
+    return allocation.id;
+}
+
+static void refuse_allocation(struct topkd_client *client, uint64_t pointer, uint64_t length,
+                              enum topkd_status status, const char *word)
+{
+    struct topkd_allocation allocation;
+    enum topkd_status got =
+        topkd_cuda_allocation(client, (void *)(uintptr_t)pointer, length, &allocation);
+    CHECK(got == status && strstr(topkd_detail(), word), "%s: %s (wanted %s, \"%s\")",
+          topkd_status_name(got), topkd_detail(), topkd_status_name(status), word);
+}
+
 void service_case_kinds(const struct service_options *options)
 {
     struct topkd_client *client = service_open(options, "kinds");
@@ -111,6 +135,12 @@ void service_case_kinds(const struct service_options *options)
     service_request_open(client, 8, 65536, 2048, &request); /* 2 MiB of scores */
     /* A caching allocator's segment: tensors in its middle, the same one registered twice. */
     CU(cuMemAlloc(&segment, 20 << 20));
+    uint64_t id = expect_allocation(client, segment + 1028, 3 << 20, segment, 20 << 20);
+    CHECK(expect_allocation(client, segment + (19 << 20), 4, segment, 20 << 20) == id, "same id");
+    int on_stack = 0;
+    refuse_allocation(client, segment + 4, 20 << 20, TOPKD_E_OUT_OF_RANGE, "beyond the allocation");
+    refuse_allocation(client, (uintptr_t)&on_stack, 4, TOPKD_E_NOT_EXPORTABLE, "host memory");
+    refuse_allocation(client, segment, 0, TOPKD_E_INVALID, "empty");
     for (int i = 0; i < 3; i++)
         EXPECT(TOPKD_OK, topkd_region_register_cuda(
                              client, (void *)(uintptr_t)(segment + (i ? 5u << 20 : 1028u)), 3 << 20,
@@ -124,6 +154,9 @@ void service_case_kinds(const struct service_options *options)
     CU(cuMemFree(segment));
     /* Expandable segments: scores across the border of two allocations, without a copy. */
     CUdeviceptr pieces = virtual_alloc(2 << 20, true);
+    id = expect_allocation(client, pieces + 4, 4, pieces, 2 << 20);
+    CHECK(expect_allocation(client, pieces + 4, 3 << 20, pieces, 4 << 20) != id, "other pieces");
+    refuse_allocation(client, pieces + 4, 4 << 20, TOPKD_E_OUT_OF_RANGE, "beyond the allocation");
     EXPECT(TOPKD_OK, topkd_region_register_cuda(client, (void *)(uintptr_t)(pieces + (1 << 20)),
                                                 3 << 20, TOPKD_ACCESS_READ, &regions[0]));
     select_at(client, &request, regions[0], pieces + (1 << 20) + 4096, 4096, options->seed + 4);
@@ -148,8 +181,14 @@ void service_case_stale(const struct service_options *options)
         struct topkd_region *old = request.scores;
         if (round % 2) /* in order: unregister, then free */
             EXPECT(TOPKD_OK, topkd_region_unregister(old));
+        struct topkd_allocation was, is;
+        EXPECT(TOPKD_OK, topkd_cuda_allocation(client, (void *)(uintptr_t)before, 4, &was));
         CU(cuMemFree(request.d_scores));
         CU(cuMemAlloc(&request.d_scores, request.scores_bytes));
+        EXPECT(TOPKD_OK,
+               topkd_cuda_allocation(client, (void *)(uintptr_t)request.d_scores, 4, &is));
+        CHECK(is.id != was.id, "freed and made again, the id is still %llu",
+              (unsigned long long)is.id);
         num_same += before == request.d_scores;
         EXPECT(TOPKD_OK, topkd_region_register_cuda(client, (void *)(uintptr_t)request.d_scores,
                                                     request.scores_bytes, TOPKD_ACCESS_READ,

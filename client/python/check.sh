@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it in a clean virtual environment, and runs the type checker and the
+# tests there:
+#
+#   client/python/check.sh [BUILD]        BUILD: a build of topkd (build/dev), with its bin and lib
+#
+# Everything it makes lies in build/python. Needs python3 with venv (deploy/packages.sh, group check)
+# and PyPI. Where BUILD has the stand-in for the CUDA driver (built with CUDA), the tests of a GPU's
+# session run over it; without, a line says that they do not. PyTorch is not installed here: its
+# package is gigabytes. What it needs is tested with stand-ins (tests/test_frameworks.py) and, with
+# PyTorch itself, on a GPU host (tests/gpu/python.sh).
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$(realpath "${1:-$root/build/dev}")
+here=$root/client/python
+work=$root/build/python
+stand_in=$build/lib/fake_libcuda.so
+
+for file in bin/topkd bin/topkctl lib/libtopkd.so.0 lib/libtopksel.so.0; do
+    if [[ ! -e $build/$file ]]; then
+        echo "check.sh: $build has no $file: build topkd first (cmake --build --preset dev)" >&2
+        exit 1
+    fi
+done
+
+rm -rf "$work"
+mkdir -p "$work"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONDONTWRITEBYTECODE=1
+unset TOPKD_LIBRARY PYTHONPATH
+
+# One environment for the tools, one as clean as a user's: the wheel, NumPy, pytest.
+/usr/bin/python3 -m venv "$work/tools"
+/usr/bin/python3 -m venv "$work/clean"
+"$work/tools/bin/pip" install -q hatchling mypy
+"$work/clean/bin/pip" install -q numpy pytest
+
+TOPKD_WHEEL_LIBRARIES=$build/lib \
+    "$work/tools/bin/pip" wheel -q --no-build-isolation --no-deps -w "$work" "$here"
+wheel=$(echo "$work"/topkd-*.whl)
+"$work/clean/bin/pip" install -q --no-deps "$wheel"
+echo "check.sh: $(basename "$wheel"), $(du -k "$wheel" | cut -f 1) KiB"
+
+cd "$here"
+"$work/tools/bin/mypy" --python-executable "$work/clean/bin/python" --cache-dir "$work/mypy"
+
+export TOPKD_BIN=$build/bin
+test=("$work/clean/bin/python" -m pytest -q -p no:cacheprovider)
+"${test[@]}" tests -m "not gpu" --ignore tests/standin
+if [[ -e $stand_in ]]; then
+    LD_PRELOAD=$stand_in "${test[@]}" tests/standin
+else
+    echo "check.sh: $build is built without CUDA: the tests of a GPU's session did not run"
+fi

@@ -1,0 +1,192 @@
+"""Shared memory of a session: results, arrays of ``Client.empty``, copies of plain arrays.
+
+On the CPU device a selection reads and writes POSIX shared memory in place. Making such a buffer
+costs system calls and a message, so those that come free are kept for a while and used again. A
+buffer belongs to a *lease*, an object that arrays hold: when the last array over it goes, the buffer
+comes back.
+
+Leases come back wherever Python lets go of an object, in any thread and in the middle of anything,
+so that way takes no lock and makes no call: it appends to a deque, or hands over to the session's
+janitor.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ._library import client_library
+from .errors import from_status
+
+# Choices: bytes of one size that are kept free, and the smallest size.
+_FREE_BYTES_MAX = 64 << 20
+_SIZE_MIN = 4096
+
+
+def size_class(size_bytes: int) -> int:
+    """The size of the buffer for so many bytes: four sizes an octave, so at most a quarter more."""
+    if size_bytes <= _SIZE_MIN:
+        return _SIZE_MIN
+    step = 1 << max((size_bytes - 1).bit_length() - 3, 10)
+    return (size_bytes + step - 1) // step * step
+
+
+class Buffer:
+    __slots__ = ("end", "free_since", "handle", "is_spoiled", "lease_type", "pointer", "region",
+                 "size")
+
+    def __init__(self, handle: int, pointer: int, region: int, size: int) -> None:
+        self.handle = handle
+        self.pointer = pointer
+        self.end = pointer + size
+        self.region = region
+        self.size = size
+        self.is_spoiled = False  # a worker may still write to it: not to be used again
+        self.free_since = 0.0
+        self.lease_type: Any = None
+
+
+def _lease_type(pool: Pool, buffer: Buffer) -> Any:
+    """A type of ctypes memory whose objects give the buffer back when they go. ``pool`` stays as
+    long as one of them."""
+
+    def give_back(lease: Any) -> None:
+        pool.give_back(buffer)
+
+    return type("Lease", (c.c_char * buffer.size,), {"__del__": give_back, "buffer": buffer})
+
+
+class Pool:
+    """The buffers of one session of the CPU device."""
+
+    def __init__(self, client: int, results_max: int, tell: Callable[[Any], None]) -> None:
+        self._library = client_library()
+        self._client = client
+        self._results_max = results_max
+        self._tell = tell  # hands something to the janitor; may be called anywhere
+        self._free: dict[int, deque[Buffer]] = {}
+        self._lock = threading.Lock()
+        # Start addresses in order and their buffers; replaced as a whole, read without the lock.
+        self._index: tuple[list[int], list[Buffer]] = ([], [])
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._index[0])
+
+    @property
+    def num_leased(self) -> int:
+        return len(self) - sum(len(free) for free in self._free.values())
+
+    def lease(self, size_bytes: int) -> Any:
+        """Memory of at least so many bytes: a ctypes array with an attribute ``buffer``."""
+        size = size_class(size_bytes)
+        try:
+            buffer = self._free[size].pop()
+        except (KeyError, IndexError):
+            buffer = self._make(size)
+        return buffer.lease_type.from_address(buffer.pointer)
+
+    def try_lease(self, size_bytes: int) -> Any:
+        """The same for a result; None when there are so many buffers that it should be copied."""
+        if len(self) >= self._results_max and self.num_leased >= self._results_max:
+            return None
+        return self.lease(size_bytes)
+
+    def _make(self, size: int) -> Buffer:
+        handle = c.c_void_p()
+        status = self._library.topkd_buffer_create(self._client, size, c.byref(handle))
+        if status != 0:
+            error = from_status(status)
+            if error.name not in ("TOPKD_E_LIMIT", "TOPKD_E_NO_MEMORY") or not self.trim(0.0):
+                raise error
+            status = self._library.topkd_buffer_create(self._client, size, c.byref(handle))
+            if status != 0:
+                raise from_status(status)
+        assert handle.value is not None
+        pointer = self._library.topkd_buffer_data(handle)
+        region = self._library.topkd_buffer_region(handle)
+        buffer = Buffer(handle.value, pointer, region, size)
+        buffer.lease_type = _lease_type(self, buffer)
+        with self._lock:
+            starts, buffers = self._index
+            at = bisect_right(starts, pointer)
+            self._index = (
+                [*starts[:at], pointer, *starts[at:]],
+                [*buffers[:at], buffer, *buffers[at:]],
+            )
+        self._tell(("look",))  # that there is something to trim one day
+        return buffer
+
+    def find(self, pointer: int) -> Buffer | None:
+        """The buffer that holds this address."""
+        starts, buffers = self._index
+        at = bisect_right(starts, pointer) - 1
+        if at >= 0 and pointer < buffers[at].end:
+            return buffers[at]
+        return None
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Called by the last lease, anywhere."""
+        free = self._free.get(buffer.size)
+        if free is None:
+            free = self._free.setdefault(buffer.size, deque())
+        if self.is_closed or buffer.is_spoiled or len(free) * buffer.size > _FREE_BYTES_MAX:
+            self._tell(("buffer", buffer))
+            return
+        buffer.free_since = time.monotonic()
+        free.append(buffer)
+
+    def trim(self, idle_s: float) -> int:
+        """Destroys free buffers that nobody took for so long; returns how many."""
+        now = time.monotonic()
+        num = 0
+        for free in list(self._free.values()):
+            while True:
+                try:
+                    buffer = free.popleft()
+                except IndexError:
+                    break
+                if now - buffer.free_since < idle_s:
+                    free.appendleft(buffer)
+                    break
+                self.destroy(buffer)
+                num += 1
+        return num
+
+    def destroy(self, buffer: Buffer) -> None:
+        """Waits for work in flight that uses it."""
+        with self._lock:
+            starts, buffers = self._index
+            at = buffers.index(buffer)
+            self._index = (starts[:at] + starts[at + 1 :], buffers[:at] + buffers[at + 1 :])
+        self._library.topkd_buffer_destroy(buffer.handle)
+
+
+class DeviceMemory:
+    """A buffer on a GPU. When it goes, the session's janitor frees it; that waits for kernels that
+    use it, as cudaFree does."""
+
+    __slots__ = ("__weakref__", "handle", "pointer", "region", "retire")
+
+    def __init__(self, client: int, size_bytes: int, retire: Callable[[int], None]) -> None:
+        library = client_library()
+        self.handle = 0
+        handle = c.c_void_p()
+        status = library.topkd_buffer_create(client, max(size_bytes, 1), c.byref(handle))
+        if status != 0:
+            raise from_status(status)
+        self.handle = handle.value or 0
+        self.pointer: int = library.topkd_buffer_data(handle)
+        self.region: int = library.topkd_buffer_region(handle)
+        self.retire = retire
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.retire(self.handle)
+
+

@@ -1,0 +1,556 @@
+"""The client of a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes as c
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from . import _abi, _array, _tensors
+from ._buffers import Buffer
+from ._call import Call, Results, choice, outputs, positive, timeout_ms
+from ._recent import RecentCalls
+from ._session import Op, Session
+from .errors import from_status, invalid
+
+_U32_MAX = 0xFFFFFFFF
+_PAUSE_S = 0.001  # choice: between two looks whether a request may enter
+
+
+class Client:
+    """A session with one device of a topkd daemon.
+
+    Args:
+        url: of the daemon, ``"ipc:///run/topkd/topkd.sock"``. None: ``$TOPKD_URL``, else
+            ``$XDG_RUNTIME_DIR/topkd/topkd.sock`` if it exists, else ``/run/topkd/topkd.sock``.
+        device: UUID of the device (``"cpu"``, ``"GPU-..."``). None: ``$TOPKD_DEVICE``, else the first
+            that is ready.
+        name: shown to operators; None: the program's name.
+        timeout: default deadline of every call in seconds; None: 10.
+        staging: whether memory that the daemon cannot map may be copied. None: yes on the CPU
+            device, where every plain array is of that kind, no on a GPU, where such memory raises
+            ``NotExportableError``. False refuses on the CPU device too: make arrays with ``empty``.
+        renew: whether the session is renewed when the daemon or its worker restarts. False: calls
+            raise ``StaleSessionError`` then.
+        idle_regions, idle_timeout: how many registrations of memory that is not in use any more are
+            kept, and for how many seconds. ``trim`` ends them at once.
+
+    Raises:
+        topkd.Error: ``UnreachableError``, ``NoDeviceError``, ``NotPermittedError``, ``VersionError``,
+            ``LimitError``, ``DrainingError``, ``TimeoutError``, ``MapFailedError``,
+            ``InvalidError``, ``ClosedError`` (after a fork of a process that used topkd).
+
+    Threads: every method may be called from any thread at once. ``with Client() as client:`` closes
+    it at the end. A client cannot be pickled, and after ``fork`` the child cannot use it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        device: str | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        staging: bool | None = None,
+        renew: bool = True,
+        idle_regions: int = 32,
+        idle_timeout: float = 10.0,
+    ) -> None:
+        if idle_regions < 0 or idle_timeout < 0:
+            raise invalid(
+                f"idle_regions {idle_regions}, idle_timeout {idle_timeout}: neither is below 0"
+            )
+        options = _abi.ClientOptions(
+            url=url.encode() if url is not None else None,
+            device=device.encode() if device is not None else None,
+            name=name.encode() if name is not None else None,
+            timeout_ms=timeout_ms(timeout),
+            no_renew=not renew,
+        )
+        self._session = Session(options, idle_regions, idle_timeout)
+        self._staging = not self._session.is_cuda if staging is None else staging
+        self._recent = RecentCalls()
+        self._watching: dict[Any, int] = {}  # event loop: selections it waits for
+        # Not at exit: arrays may be used to the very end, and the daemon notices ours.
+        self._finalizer = weakref.finalize(self, self._session.close, False)
+        self._finalizer.atexit = False
+
+    # ---- Life ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends the session; what is in flight is cancelled. Blocks until no work uses the client's
+        memory any more. Arrays over the session's memory (results, ``empty``) stay usable; the
+        connection itself ends with the last of them. A second call does nothing."""
+        self._finalizer.detach()
+        self._session.close()
+
+    def __enter__(self) -> Client:
+        self._session.check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            "a topkd.Client is a session of this process and cannot be pickled or copied: send the "
+            "daemon's URL and open a client in the other process"
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._session.is_closed else "open"
+        return f"<topkd.Client {self._session.device} {state}>"
+
+    @property
+    def device(self) -> str:
+        """UUID of the session's device, or ``"cpu"``."""
+        return self._session.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the session's device is a GPU."""
+        return self._session.is_cuda
+
+    def info(self) -> dict[str, Any]:
+        """What the session offers: limits, the server's version, session, epoch (as in topkd.h)."""
+        self._session.enter()
+        try:
+            info = self._session.info()
+        finally:
+            self._session.leave()
+        values = {field[0]: getattr(info, field[0]) for field in info._fields_}
+        return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+
+    def ping(self) -> float:
+        """Seconds of a round trip to the worker, without work."""
+        taken = c.c_uint64()
+        self._session.enter()
+        try:
+            status = self._session.library.topkd_ping(self._session.handle, c.byref(taken))
+            if status != 0:
+                raise from_status(status)
+        finally:
+            self._session.leave()
+        return taken.value / 1e9
+
+    def stats(self) -> dict[str, int]:
+        """Counters of this client: ``regions`` registered now, ``registrations`` made so far,
+        ``buffers`` of shared memory, ``buffers_leased`` of which arrays hold, ``staged_bytes`` copied
+        because the daemon could not map them, ``in_flight`` selections not seen to end yet."""
+        session = self._session
+        return {
+            "regions": len(session.regions),
+            "registrations": session.regions.num_registrations,
+            "buffers": len(session.pool),
+            "buffers_leased": session.pool.num_leased,
+            "staged_bytes": session.staged_bytes,
+            "in_flight": len(session.ops),
+        }
+
+    # ---- Memory ----------------------------------------------------------------------------------
+
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, framework: str | None = None
+    ) -> Any:
+        """A new dense tensor in memory that the daemon reads and writes in place.
+
+        On the CPU device it is POSIX shared memory, on a GPU memory of the session's device. The
+        content is undefined. It goes back with the last array over it.
+
+        Args:
+            shape: sizes, or one number.
+            dtype: float32 or int32, by name or as a type of NumPy or torch.
+            framework: of the result: ``"numpy"``, ``"torch"``, ``"cupy"``, ``"jax"``, ``"numba"``, or
+                ``"topkd"`` for a plain ``topkd.Array``. None: NumPy on the CPU device if it is
+                there, else ``"topkd"``.
+        Raises:
+            topkd.Error: ``LimitError`` (each array is a region; limits.regions_max),
+                ``NoMemoryError``, ``InvalidError``, ``NotPermittedError``.
+        """
+        sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        kind = _array.kind_of(dtype)
+        if any(size < 0 for size in sizes):
+            raise invalid(f"shape {sizes}: no size may be below 0")
+        num_bytes = _tensors.ITEM_BYTES
+        for size in sizes:
+            num_bytes *= size
+        session = self._session
+        session.enter()
+        try:
+            owner: Any
+            if session.is_cuda:
+                owner = session.device_memory(num_bytes)
+                pointer, cuda = owner.pointer, _ordinal(session)
+            else:
+                owner = session.pool.lease(max(num_bytes, 1))
+                pointer, cuda = owner.buffer.pointer, -1
+        finally:
+            session.leave()
+        if framework is None:
+            framework = "numpy" if not session.is_cuda and _array.has_numpy() else "topkd"
+        return _array.wrap(_array.Array(pointer, sizes, kind, cuda, owner), framework)
+
+    def trim(self) -> int:
+        """Ends the registrations of memory that is not in use now and frees shared buffers that
+        nobody holds; returns how many. Call it after ``torch.cuda.empty_cache()``: what the worker
+        has mapped is only then given back to the GPU."""
+        self._session.enter()
+        try:
+            return self._session.trim()
+        finally:
+            self._session.leave()
+
+    # ---- Selecting -------------------------------------------------------------------------------
+
+    def select(
+        self,
+        scores: Any,
+        lengths: Any = None,
+        k: int = 2048,
+        *,
+        order: str = "any",
+        ties: str = "any",
+        deterministic: bool = False,
+        values: bool = False,
+        page_table: Any = None,
+        page_size: int | None = None,
+        row_offsets: Any = None,
+        out: Any = None,
+        stream: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """The positions of the K highest scores of every row.
+
+        On the CPU device it blocks until the result is written. On a GPU it returns at once: the
+        selection runs in the order of the stream, after what was enqueued there before, and what is
+        enqueued afterwards sees the result. Should it fail then, its result is undefined and the
+        next ``select``, ``check`` or ``synchronize`` raises the error.
+
+        Args:
+            scores: float32 [rows, width] (rows may be further apart than width), or [width] for one
+                row. On the CPU device arrays of ``empty`` are read in place, others are copied. On a
+                GPU they are read where they are; their memory is registered once an allocation.
+            lengths: how many scores of each row are valid: None (all), one number for every row, a
+                sequence, or int32 [rows] on the host or the device. Below 0 counts as 0, above the
+                width as the width.
+            k: positions wanted a row, 1 ... 16384.
+            order: ``"any"`` (fastest), ``"index"`` ascending, ``"value"`` descending.
+            ties: which of equal scores at the boundary: ``"any"``, or ``"lowest"`` positions.
+            deterministic: ties lowest, order by index: the same bytes whatever the load or run.
+            values: return the scores at the positions too (-inf beside -1).
+            page_table: int32 [rows, pages]; position p becomes
+                ``page_table[row, p // page_size] * page_size + p % page_size``.
+            page_size: a power of two, with ``page_table``.
+            row_offsets: int32 [rows], added to every position but -1.
+            out: int32 [rows, k] to write to instead of a new tensor; with ``values`` a pair of it and
+                float32 [rows, k].
+            stream: of the GPU, in whose order the selection runs: of torch, CuPy, Numba, or a handle.
+                None: the stream that the scores' framework works in now.
+            timeout: seconds until ``TimeoutError``; None: the client's default. In a stream it counts
+                from this call, the time until the stream gets there included.
+        Returns:
+            int32 [rows, k] ([k] for one row without a dimension) in the framework and on the device
+            of ``scores``: K different positions, -1 after the last of a shorter row; with ``values`` a
+            pair (indices, float32 values).
+        Raises:
+            topkd.Error: ``InvalidError`` (names the argument, its value and the limit),
+                ``NotExportableError``, ``OverlapError``, ``NotVisibleError``, ``UnsupportedError``
+                (also in a capture: see ``lane``), ``LimitError``, ``BusyError``, ``TimeoutError``,
+                ``StaleSessionError``, ``DeviceFaultError`` and others of topkd.h.
+        """
+        session = self._session
+        session.enter()
+        try:
+            is_simple = (
+                (lengths is None or type(lengths) is int) and page_table is None
+                and row_offsets is None and out is None and not session.is_cuda and stream is None
+                and page_size is None
+            )
+            options = (lengths, k, order, ties, deterministic, values, timeout) if is_simple else ()
+            recent = self._recent.find(scores, options) if is_simple else None
+            again = recent.request(session.pool) if recent is not None else None
+            if recent is not None and again is not None:
+                request, lease = again
+                self._block(request, [lease.buffer])
+                return recent.results(lease)
+            call, results = self._prepare(
+                scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
+                row_offsets, out, stream, timeout,
+            )
+            if call.request.rows == 0:
+                call.close()
+            elif session.is_cuda:
+                self._enqueue(call)
+            else:
+                self._block(call.request, call.buffers)
+                if is_simple:
+                    shape = tuple(results.indices.shape)
+                    self._recent.note(scores, options, call, shape, values)
+            return results.take()
+        finally:
+            session.leave()
+
+    async def aselect(
+        self,
+        scores: Any,
+        lengths: Any = None,
+        k: int = 2048,
+        *,
+        order: str = "any",
+        ties: str = "any",
+        deterministic: bool = False,
+        values: bool = False,
+        page_table: Any = None,
+        page_size: int | None = None,
+        row_offsets: Any = None,
+        out: Any = None,
+        stream: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """As ``select``, awaited: returns when the result is written and its status known, on a GPU
+        too. The event loop is not blocked; many selections may be in flight. A task that is cancelled
+        cancels its selection."""
+        session = self._session
+        session.enter()
+        try:
+            call, results = self._prepare(
+                scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
+                row_offsets, out, stream, timeout,
+            )
+            if call.request.rows == 0:
+                call.close()
+                return results.take()
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            op = await self._start(call, future, loop)
+            try:
+                await future
+            except BaseException:
+                self._cancel(op)
+                raise
+            finally:
+                self._unwatch(loop)
+            return results.take()
+        finally:
+            session.leave()
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Waits until every selection in the order of a stream has ended, and raises the first
+        failure. Selections only: the stream's other work is not waited for."""
+        self._session.enter()
+        try:
+            while self._session.wait_one(timeout):
+                pass
+            self._session.raise_failure()
+        finally:
+            self._session.leave()
+
+    def check(self) -> None:
+        """Raises the error of a selection in a stream that has failed by now. Waits for nothing."""
+        self._session.enter()
+        try:
+            with self._session.lock:
+                self._session.reap()
+            self._session.raise_failure()
+        finally:
+            self._session.leave()
+
+    # ---- Parts of the above ----------------------------------------------------------------------
+
+    def _block(self, request: Any, buffers: list[Buffer]) -> None:
+        """On the CPU device: until the result is written."""
+        session = self._session
+        status = session.library.topkd_select(
+            session.handle, c.byref(request), c.byref(_abi.SelectResult())
+        )
+        if status != 0:
+            error = from_status(status)
+            for buffer in buffers:  # the worker may still be writing there
+                buffer.is_spoiled = True
+            raise error
+
+    def _prepare(
+        self, scores: Any, lengths: Any, k: int, order: str, ties: str, deterministic: bool,
+        values: bool, page_table: Any, page_size: int | None, row_offsets: Any, out: Any,
+        stream: Any, timeout: float | None,
+    ) -> tuple[Call, Results]:
+        session = self._session
+        tensor = _tensors.read(scores, "scores")
+        call = Call(session, self._staging, self._stream(tensor, stream))
+        request = call.request
+        try:
+            shape = _set_scores(call, tensor)
+            rows = request.rows
+            request.k = positive(k, "k")
+            if order != "any":
+                request.order = choice(order, _abi.ORDERS, "order")
+            if ties != "any":
+                request.ties = choice(ties, _abi.TIES, "ties")
+            if deterministic:
+                request.deterministic = True
+            if timeout is not None:
+                request.timeout_ms = timeout_ms(timeout)
+            if lengths is not None:
+                call.set_lengths(lengths, rows)
+            if page_table is not None or page_size is not None:
+                call.set_page_table(page_table, page_size, rows)
+            if row_offsets is not None:
+                call.set_row_offsets(row_offsets, rows)
+            return call, outputs(call, tensor, (*shape, k), values, out)
+        except BaseException:
+            call.close()
+            raise
+
+    def _stream(self, tensor: _tensors.Tensor, stream: Any) -> int:
+        if not self._session.is_cuda:
+            if stream is not None:
+                raise invalid("stream: the session's device is the CPU, it has none")
+            return 0
+        if stream is not None:
+            return _tensors.stream_handle(stream)
+        return _tensors.current_stream(tensor) if tensor.cuda >= 0 else 0
+
+    def _enqueue(self, call: Call) -> Op:
+        """Starts a selection in its stream; waits for earlier ones where too many are in flight."""
+        session = self._session
+        try:
+            while True:
+                with session.lock:
+                    session.reap()
+                    session.raise_failure()
+                    op = self._try_stream(call)
+                if op is not None:
+                    return op
+                if not session.wait_one():
+                    time.sleep(_PAUSE_S)  # other threads' own
+        finally:
+            call.close()
+
+    def _try_stream(self, call: Call) -> Op | None:
+        """With the session's lock. None: as many are in flight as may be."""
+        session = self._session
+        pointer = c.c_void_p()
+        status = session.library.topkd_select_stream(
+            session.handle, c.byref(call.request), call.stream, c.byref(pointer)
+        )
+        return self._note(call, status, pointer)
+
+    def _note(self, call: Call, status: int, pointer: c.c_void_p) -> Op | None:
+        session = self._session
+        if status != 0:
+            error = from_status(status)
+            if error.name == "TOPKD_E_BUSY" and session.ops:
+                return None
+            raise error
+        op = Op(pointer.value or 0, call.keep, call.buffers)
+        session.ops[op.pointer] = op
+        return op
+
+    def _cancel(self, op: Op) -> None:
+        session = self._session
+        with session.lock:
+            mine = session.ops.pop(op.pointer, None) is op
+        if mine:
+            session.finish(op)
+
+    # ---- asyncio ---------------------------------------------------------------------------------
+
+    async def _start(self, call: Call, future: Any, loop: asyncio.AbstractEventLoop) -> Op:
+        session = self._session
+        pointer = c.c_void_p()
+        try:
+            while True:
+                with session.lock:
+                    session.reap()
+                    if session.is_cuda:
+                        op = self._try_stream(call)
+                    else:
+                        status = session.library.topkd_select_start(
+                            session.handle, c.byref(call.request), None, c.byref(pointer)
+                        )
+                        op = self._note(call, status, pointer)
+                    if op is not None:
+                        op.future, op.loop = future, loop
+                        self._watch(loop)
+                        return op
+                await asyncio.sleep(_PAUSE_S)
+        finally:
+            call.close()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """With the session's lock: the loop looks at the descriptor of finished operations."""
+        num = self._watching.get(loop, 0)
+        self._watching[loop] = num + 1
+        if num == 0:
+            fd = self._session.library.topkd_client_fd(self._session.handle)
+            loop.add_reader(fd, self._readable, loop, fd)
+
+    def _unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._session.lock:
+            num = self._watching[loop] - 1
+            if num > 0:
+                self._watching[loop] = num
+                return
+            del self._watching[loop]
+        loop.remove_reader(self._session.library.topkd_client_fd(self._session.handle))
+
+    def _readable(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
+        session = self._session
+        # Another thread may hold the lock while it waits for a renewed session: no waiting here.
+        if not session.lock.acquire(blocking=False):
+            loop.remove_reader(fd)
+            loop.call_later(_PAUSE_S, self._watch_again, loop, fd)
+            return
+        try:
+            session.reap()
+        finally:
+            session.lock.release()
+
+    def _watch_again(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
+        if loop in self._watching:
+            loop.add_reader(fd, self._readable, loop, fd)
+
+
+def _set_scores(call: Call, tensor: _tensors.Tensor) -> tuple[int, ...]:
+    """Places the scores; returns the rows as a shape, () for one row without a dimension."""
+    request = call.request
+    if len(tensor.shape) == 1:
+        _tensors.check_vector(tensor, "f4", tensor.shape[0], "scores")
+        rows, width = 1, tensor.shape[0]
+        stride = width
+        shape: tuple[int, ...] = ()
+    else:
+        width, stride = _tensors.check_matrix(tensor, "f4", -1, "scores")
+        rows = tensor.shape[0]
+        shape = (rows,)
+    if not 0 < width <= _U32_MAX or rows > _U32_MAX:
+        raise invalid(f"scores: shape {tuple(tensor.shape)}: rows have at least 1 score, and no size "
+                      f"is above {_U32_MAX}")
+    request.rows = rows
+    request.width = width
+    call.keep.append(tensor.owner)
+    if rows > 0:
+        call.place(request.scores, tensor, stride, "scores")
+    return shape
+
+
+def _ordinal(session: Session) -> int:
+    """The number of the session's GPU in this process."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            if str(torch.cuda.get_device_properties(number).uuid) in session.device:
+                return number
+    return 0
+
+

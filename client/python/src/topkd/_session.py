@@ -1,0 +1,249 @@
+"""One session of the C library with all that Python keeps for it.
+
+A ``Client`` is a thin face over a session. The session outlives it as long as arrays over its memory
+do: then it takes no more calls, but the memory stays mapped.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import queue
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from . import _abi, _fork
+from ._buffers import Buffer, DeviceMemory, Pool
+from ._library import client_library
+from ._regions import Regions
+from .errors import Error, from_status, named
+
+
+class Op:
+    """A selection in flight, and what must live until it has ended."""
+
+    __slots__ = ("future", "keep", "loop", "pointer", "spoil")
+
+    def __init__(self, pointer: int, keep: Any, spoil: list[Buffer]) -> None:
+        self.pointer = pointer
+        self.keep = keep
+        self.spoil = spoil  # buffers that a failed selection may still write to
+        self.future: Any = None  # of aselect
+        self.loop: Any = None
+
+
+class Session:
+    def __init__(self, options: _abi.ClientOptions, idle_regions: int, idle_s: float) -> None:
+        self.library = client_library()
+        handle = c.c_void_p()
+        status = self.library.topkd_client_open(c.byref(options), c.byref(handle))
+        if status != 0:
+            raise from_status(status)
+        self.handle: int = handle.value or 0
+        self.generation = _fork.generation
+        self.is_closed = False
+        info = self.info()
+        self.is_cuda: bool = info.device_kind == _abi.DEVICE_CUDA
+        self.device: str = info.device.decode()
+        self.outstanding_max = info.outstanding_max
+        self.staged_bytes = 0
+        self.failures: deque[Error] = deque(maxlen=64)
+        self.ops: dict[int, Op] = {}
+        self.lock = threading.Lock()  # over the start of an operation and its entry into `ops`
+        self._idle_s = idle_s
+        # What the janitor is told comes through here; put() may be called anywhere.
+        self._told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # So many results lie in buffers of their own (each is a region); more are copied.
+        results_max = min(64, info.regions_max // 2)
+        self.pool = Pool(self.handle, results_max, self._told.put)
+        self.regions = Regions(self.handle, self._told.put, idle_regions, idle_s)
+        self._num_device = 0  # DeviceMemory alive
+        self._num_calls = 0  # threads between `enter` and `leave`
+        self._ended = threading.Event()
+        self._janitor = threading.Thread(target=self._clean, name="topkd-janitor", daemon=True)
+        self._janitor.start()
+
+    def info(self) -> _abi.ClientInfo:
+        info = _abi.ClientInfo()
+        status = self.library.topkd_client_info(self.handle, c.byref(info))
+        if status != 0:
+            raise from_status(status)
+        return info
+
+    def check(self) -> None:
+        """Raises when the session cannot be used: closed, or of the parent process."""
+        if self.generation != _fork.generation:
+            raise named(
+                "CLOSED",
+                "this client was opened before a fork, in the parent process: its threads and its "
+                "connection are not here. Open clients after the fork, or use the start method "
+                '"spawn" (and after a fork of a process that used topkd, none can be opened)',
+            )
+        if self.is_closed:
+            raise named("CLOSED", "the client is closed")
+
+    def enter(self) -> None:
+        """Before each use of the C client; it is not closed before ``leave``."""
+        if self.is_closed or self.generation != _fork.generation:
+            self.check()
+        with self.lock:
+            self._num_calls += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self._num_calls -= 1
+        if self.is_closed:
+            self._told.put(("look",))
+
+    # ---- Memory ----------------------------------------------------------------------------------
+
+    def device_memory(self, size_bytes: int) -> DeviceMemory:
+        memory = DeviceMemory(self.handle, size_bytes, lambda h: self._told.put(("device", h)))
+        with self.lock:
+            self._num_device += 1
+        return memory
+
+    # ---- Operations ------------------------------------------------------------------------------
+
+    def finish(self, op: Op) -> Error | None:
+        """Ends an operation that is done (an unfinished one is cancelled)."""
+        status = self.library.topkd_op_finish(op.pointer, None)
+        op.keep = None
+        if status == 0:
+            return None
+        error = from_status(status)
+        for buffer in op.spoil:
+            buffer.is_spoiled = True
+        return error
+
+    def _deliver(self, op: Op, error: Error | None) -> None:
+        if op.future is None:
+            if error is not None:
+                self.failures.append(error)
+            return
+        try:
+            op.loop.call_soon_threadsafe(_settle, op.future, error)
+        except RuntimeError:
+            pass  # its loop was closed: nobody waits
+
+    def reap(self) -> None:
+        """Ends what has finished. With the lock."""
+        while True:
+            pointer = self.library.topkd_op_next(self.handle)
+            if pointer is None:
+                return
+            op = self.ops.pop(pointer, None)
+            if op is not None:  # else somebody waits for this very one
+                self._deliver(op, self.finish(op))
+
+    def wait_one(self, timeout_s: float | None = None) -> bool:
+        """Waits for the oldest selection of a stream; False when there is none."""
+        with self.lock:
+            self.reap()
+            for pointer, op in self.ops.items():
+                if op.future is None:
+                    del self.ops[pointer]
+                    break
+            else:
+                return False
+        self.wait(op, timeout_s)
+        self._deliver(op, self.finish(op))
+        return True
+
+    def wait(self, op: Op, timeout_s: float | None) -> None:
+        """Waits for an operation that is no longer in ``ops``."""
+        ms = 0 if timeout_s is None else max(1, int(timeout_s * 1000))
+        status = self.library.topkd_op_wait(op.pointer, ms)
+        if status != 0:
+            error = from_status(status)
+            with self.lock:
+                self.ops[op.pointer] = op
+            raise error
+
+    def raise_failure(self) -> None:
+        if self.failures:
+            error = self.failures.popleft()
+            raise named(
+                error.name.removeprefix("TOPKD_E_"),
+                "an earlier selection in the order of a stream failed, its result is undefined: "
+                + error.message,
+            )
+
+    # ---- The end, and the janitor ----------------------------------------------------------------
+
+    def trim(self) -> int:
+        return self.regions.trim(0.0) + self.pool.trim(0.0)
+
+    def close(self, wait: bool = True) -> None:
+        """No more calls. The C client is closed at once, or with the last array over its memory."""
+        if self.is_closed or self.generation != _fork.generation:
+            self.is_closed = True
+            return
+        self.is_closed = True
+        self.pool.is_closed = True
+        self._told.put(("close",))
+        if wait and threading.current_thread() is not self._janitor:
+            self._ended.wait()
+
+    def _clean(self) -> None:
+        """The janitor: whatever may block and nobody should wait for."""
+        is_closing = False
+        while True:
+            timeout = None
+            if not is_closing and (len(self.pool) > 0 or len(self.regions) > 0):
+                timeout = max(self._idle_s / 4, 0.05)
+            try:
+                told = self._told.get(timeout=timeout)
+            except queue.Empty:
+                self.pool.trim(self._idle_s)
+                self.regions.trim()
+                continue
+            is_closing = self._do(told) or is_closing
+            if is_closing and self._num_calls == 0 and self._end():
+                return
+
+    def _end(self) -> bool:
+        """Closes the C client, but not before the last array over its memory has gone: close()
+        does not wait for that."""
+        self.pool.trim(0.0)
+        self._end_ops()
+        is_last = self.pool.num_leased == 0 and self._num_device == 0
+        if is_last:
+            self.library.topkd_client_close(self.handle)
+        else:
+            self.regions.trim(0.0)
+        self._ended.set()
+        return is_last
+
+    def _end_ops(self) -> None:
+        with self.lock:
+            ops = list(self.ops.values())
+            self.ops.clear()
+        for op in ops:
+            self._deliver(op, self.finish(op) or named("CANCELLED", "the client was closed"))
+
+    def _do(self, told: tuple[Any, ...]) -> bool:
+        """One thing that somebody told the janitor; True when that is to close."""
+        if told[0] == "buffer":
+            self.pool.destroy(told[1])
+        elif told[0] == "device":
+            self.library.topkd_buffer_destroy(told[1])
+            with self.lock:
+                self._num_device -= 1
+        elif told[0] == "storage":
+            self.regions.storage_gone(*told[1:])
+        return bool(told[0] == "close")
+
+
+def _settle(future: Any, error: Error | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout

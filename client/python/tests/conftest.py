@@ -1,0 +1,88 @@
+"""Fixtures: a daemon on its CPU device for the whole run, and a client of it for each test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import topkd
+
+# The folder with topkd and topkctl: TOPKD_BIN, or that of the development build.
+BIN = Path(os.environ.get("TOPKD_BIN") or Path(__file__).parents[3] / "build/dev/bin")
+SEED = int(os.environ.get("TOPKD_TEST_SEED") or time.time_ns() % 2**31)
+
+
+def pytest_report_header() -> str:
+    return f"topkd: {BIN}, package in {Path(topkd.__file__).parent}, TOPKD_TEST_SEED={SEED}"
+
+
+class Daemon:
+    """A topkd in a folder of its own."""
+
+    def __init__(self, *options: str, environment: dict[str, str] | None = None) -> None:
+        self.folder = tempfile.mkdtemp(prefix="topkd-py-")  # short: it is part of a socket's path
+        self.url = f"ipc://{self.folder}/topkd.sock"
+        program = BIN / "topkd"
+        assert program.is_file(), f"no {program}: build topkd, or set TOPKD_BIN to its folder"
+        with open(Path(self.folder) / "log", "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [str(program), "--socket-dir", self.folder, *options],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+            )
+        for _ in range(300):
+            ping = subprocess.run(
+                [str(BIN / "topkctl"), "ping", "--url", self.url], capture_output=True, check=False
+            )
+            if ping.returncode == 0:
+                return
+            time.sleep(0.1)
+        log_text = (Path(self.folder) / "log").read_text()
+        self.stop()
+        raise AssertionError(f"the daemon is not ready: {ping.stderr.decode()}{log_text}")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(30)
+            raise
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def worker(self) -> int:
+        """The process number of the only worker: the only child of the supervisor."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def kill_worker(self) -> None:
+        os.kill(self.worker(), 9)
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    made = Daemon("--device", "cpu")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[topkd.Client]:
+    with topkd.Client(daemon.url) as made:
+        yield made
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(SEED)
