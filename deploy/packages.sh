@@ -27,7 +27,8 @@ packages_of() {
         # clang: fuzz targets (libFuzzer is in libclang-rt), formatter, static checks
         echo clang libclang-rt-dev clang-format clang-tidy
         # prometheus: promtool reads the metrics
-        echo git mandoc shellcheck prometheus
+        # python3-venv: the Python package in a clean environment
+        echo git mandoc shellcheck prometheus python3-venv
         ;;
     package)
         # dpkg-dev: Depends from the libraries used; chrpath: no library search path in packages

@@ -31,14 +31,14 @@ unset TOPKD_LIBRARY PYTHONPATH
 
 # One environment for the tools, one as clean as a user's: the wheel, NumPy, pytest.
 /usr/bin/python3 -m venv "$work/tools"
-/usr/bin/python3 -m venv "$work/clean"
-"$work/tools/bin/pip" install -q hatchling mypy
-"$work/clean/bin/pip" install -q numpy pytest
-
+/usr/bin/python3 -m venv --without-pip "$work/clean"
+pip=("$work/tools/bin/python" -m pip)
+# Fixed versions: what they find depends on nothing but the sources.
+"${pip[@]}" install -q hatchling==1.33.0 mypy==2.4.1
 TOPKD_WHEEL_LIBRARIES=$build/lib \
-    "$work/tools/bin/pip" wheel -q --no-build-isolation --no-deps -w "$work" "$here"
+    "${pip[@]}" wheel -q --no-build-isolation --no-deps -w "$work" "$here"
 wheel=$(echo "$work"/topkd-*.whl)
-"$work/clean/bin/pip" install -q --no-deps "$wheel"
+"${pip[@]}" --python "$work/clean/bin/python" install -q --no-compile "$wheel" numpy==2.4.6 pytest==9.2.0
 echo "check.sh: $(basename "$wheel"), $(du -k "$wheel" | cut -f 1) KiB"
 
 cd "$here"

@@ -36,8 +36,9 @@ class Recent:
         self._size = num_bytes(shape) * (2 if want_values else 1)
 
     def is_for(self, scores: Any, options: tuple[Any, ...]) -> bool:
-        return (
-            self._reference() is scores
+        alive: Any = self._reference()
+        return bool(
+            alive is scores
             and self._options == options
             and scores.shape == self._shape
             and scores.strides == self._strides

@@ -135,7 +135,7 @@ class Tensor:
     @property
     def host(self) -> Any:
         """The memory as NumPy sees it."""
-        memory = (c.c_char * self.nbytes).from_address(self.pointer)
+        memory: Any = (c.c_char * self.nbytes).from_address(self.pointer)
         return np.frombuffer(memory, self.kind).reshape(self.shape)
 
 
