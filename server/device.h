@@ -171,6 +171,12 @@ struct device_ops {
      * begun and never will: it touches nothing, though its turn may be some time away. */
     bool (*lane_cancel)(struct device_lane *lane, struct device_job *job, enum topkd_status status);
 
+    /* Looks once whether jobs have ended or semaphores were reached, and does what follows; `done`
+     * may be called in it. False: nothing has happened for a while, do not spin. NULL on a device
+     * that wakes the loop for all that happens anyway. A device that has it also looks by itself,
+     * later than a loop that spins would. */
+    bool (*look)(struct device *device);
+
     /* One small selection with a known answer (canary.h). Blocks; on any one thread at a time. */
     enum topkd_status (*self_test)(struct device *device, uint64_t seed, char *detail);
 };

@@ -424,6 +424,7 @@ static const struct device_ops cuda_ops = {
     .lane_destroy = cuda_lane_destroy,
     .lane_submit = cuda_lane_submit,
     .lane_cancel = cuda_lane_cancel,
+    .look = cuda_look,
     .self_test = cuda_self_test,
 };
 

@@ -140,10 +140,18 @@ struct device_lane {
     uint32_t num_jobs; /* running and waiting */
 };
 
+/* Who looks at end marks and semaphores: the poller's thread, and the loop while it spins. */
+enum { CUDA_LOOKER_POLLER, CUDA_LOOKER_LOOP, CUDA_LOOKERS };
+
+struct cuda_looker {
+    uint64_t num_turns; /* odd: it is looking */
+    uint64_t looked_ns, full_ns, happened_ns;
+};
+
 struct cuda_poller {
     pthread_t thread;
     pthread_cond_t wake;
-    uint64_t num_looks; /* finished ones */
+    struct cuda_looker lookers[CUDA_LOOKERS];
     bool is_asleep;
     bool is_stopping;
 };
@@ -273,9 +281,11 @@ enum topkd_status cuda_poller_start(struct device_cuda *cuda, char *detail);
 void cuda_poller_stop(struct device_cuda *cuda);
 /* There is work. With the mutex. */
 void cuda_poller_wake(struct device_cuda *cuda);
-/* Waits until the thread has let go of what it may have read of a lane before this call. Without
+/* Waits until nobody looks any more at what may have been read of a lane before this call. Without
  * the mutex; some microseconds. */
 void cuda_poller_pass(struct device_cuda *cuda);
+/* The loop's look; see device.h. */
+bool cuda_look(struct device *device);
 
 /* ---- device_cuda_memory.c -------------------------------------------------------------------- */
 

@@ -16,6 +16,9 @@
 #define SPIN_NS UINT64_C(2000000)
 #define PAUSE_NS 20000
 #define ALIVE_NS UINT64_C(5000000)
+/* Choice: while the loop looks, which it does about every microsecond, the thread only sees to it
+ * that a loop with other work for so long is stood in for. */
+#define HELPED_NS UINT64_C(250000)
 
 static void cpu_relax(void)
 {
@@ -49,12 +52,15 @@ static void check_alive(struct device_cuda *cuda)
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-/* One look at every lane, at each of its jobs when `is_full`; true when something had happened.
+/* One look at every lane, at each of its jobs now and then; true when something had happened.
  * *is_busy_p: some lane has a job. */
-static bool look(struct device_cuda *cuda, bool is_full, bool *is_busy_p)
+static bool look(struct device_cuda *cuda, struct cuda_looker *looker, uint64_t now_ns,
+                 bool *is_busy_p)
 {
-    bool happened = false;
+    bool happened = false, is_full = now_ns - looker->full_ns > CUDA_FULL_LOOK_NS;
     *is_busy_p = false;
+    looker->full_ns = is_full ? now_ns : looker->full_ns;
+    __atomic_fetch_add(&looker->num_turns, 1, __ATOMIC_SEQ_CST);
     uint32_t num_lanes = __atomic_load_n(&cuda->num_lanes, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < num_lanes; i++) {
         struct device_lane *lane = cuda->lanes[i];
@@ -67,8 +73,33 @@ static bool look(struct device_cuda *cuda, bool is_full, bool *is_busy_p)
         }
         *is_busy_p |= __atomic_load_n(&lane->num_jobs, __ATOMIC_RELAXED) > 0;
     }
-    __atomic_fetch_add(&cuda->poller.num_looks, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&looker->num_turns, 1, __ATOMIC_SEQ_CST);
+    if (happened)
+        __atomic_store_n(&looker->happened_ns, now_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&looker->looked_ns, now_ns, __ATOMIC_RELAXED);
     return happened;
+}
+
+bool cuda_look(struct device *device)
+{
+    struct device_cuda *cuda = device_cuda_of(device);
+    struct cuda_looker *looker = &cuda->poller.lookers[CUDA_LOOKER_LOOP];
+    uint64_t now_ns = cuda_now_ns();
+    /* After a while without looking it begins anew. */
+    if (now_ns - looker->looked_ns > SPIN_NS)
+        __atomic_store_n(&looker->happened_ns, now_ns, __ATOMIC_RELAXED);
+    bool is_busy;
+    (void)look(cuda, looker, now_ns, &is_busy);
+    return now_ns - looker->happened_ns < SPIN_NS;
+}
+
+/* Whether the loop looks at present. */
+static bool is_helped(const struct device_cuda *cuda, uint64_t now_ns)
+{
+    const struct cuda_looker *loop = &cuda->poller.lookers[CUDA_LOOKER_LOOP];
+    /* It may be later than `now_ns`. */
+    return (int64_t)(now_ns - __atomic_load_n(&loop->looked_ns, __ATOMIC_RELAXED)) <
+           (int64_t)HELPED_NS;
 }
 
 static bool any_busy(const struct device_cuda *cuda)
@@ -94,36 +125,44 @@ static bool sleep_idle(struct device_cuda *cuda)
     return goes_on;
 }
 
+static void pause_ns(long ns)
+{
+    const struct timespec pause = {.tv_nsec = ns};
+    (void)nanosleep(&pause, NULL);
+}
+
 static void *poll_main(void *arg)
 {
     struct device_cuda *cuda = arg;
+    struct cuda_looker *looker = &cuda->poller.lookers[CUDA_LOOKER_POLLER];
+    const struct cuda_looker *loop = &cuda->poller.lookers[CUDA_LOOKER_LOOP];
     (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds: a pause is a pause, not 50 us more */
     cuda_enter(cuda);
-    uint64_t happened_ns = cuda_now_ns();
-    uint64_t alive_ns = happened_ns, full_ns = happened_ns;
+    uint64_t alive_ns = cuda_now_ns();
+    looker->happened_ns = alive_ns;
     for (;;) {
         bool is_busy;
         uint64_t now_ns = cuda_now_ns();
-        bool is_full = now_ns - full_ns > CUDA_FULL_LOOK_NS;
-        full_ns = is_full ? now_ns : full_ns;
-        if (look(cuda, is_full, &is_busy)) {
-            happened_ns = now_ns;
+        if (look(cuda, looker, now_ns, &is_busy)) {
             alive_ns = now_ns;
             continue;
         }
-        if (is_busy && now_ns - alive_ns > ALIVE_NS) {
+        uint64_t loop_ns = __atomic_load_n(&loop->happened_ns, __ATOMIC_RELAXED);
+        alive_ns = loop_ns > alive_ns ? loop_ns : alive_ns;
+        if (is_busy && now_ns > alive_ns + ALIVE_NS) {
             alive_ns = now_ns;
             check_alive(cuda);
         }
-        if (now_ns - happened_ns < SPIN_NS) {
+        if (is_helped(cuda, now_ns)) {
+            pause_ns((long)HELPED_NS);
+        } else if (now_ns - looker->happened_ns < SPIN_NS) {
             cpu_relax();
         } else if (is_busy) {
-            const struct timespec pause = {.tv_nsec = PAUSE_NS};
-            (void)nanosleep(&pause, NULL);
+            pause_ns(PAUSE_NS);
         } else {
             if (!sleep_idle(cuda))
                 return NULL;
-            happened_ns = cuda_now_ns();
+            looker->happened_ns = cuda_now_ns();
         }
     }
 }
@@ -136,16 +175,14 @@ void cuda_poller_wake(struct device_cuda *cuda)
 
 void cuda_poller_pass(struct device_cuda *cuda)
 {
-    const struct cuda_poller *poller = &cuda->poller;
-    uint64_t num_looks = __atomic_load_n(&poller->num_looks, __ATOMIC_ACQUIRE);
-    for (;;) {
-        pthread_mutex_lock(&cuda->mutex);
-        bool is_away = poller->is_asleep || poller->is_stopping;
-        pthread_mutex_unlock(&cuda->mutex);
-        if (is_away || __atomic_load_n(&poller->num_looks, __ATOMIC_ACQUIRE) != num_looks)
-            return;
-        const struct timespec pause = {.tv_nsec = PAUSE_NS};
-        (void)nanosleep(&pause, NULL);
+    /* What the caller wrote before is seen by every turn that begins after this. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    for (int i = 0; i < CUDA_LOOKERS; i++) {
+        const struct cuda_looker *looker = &cuda->poller.lookers[i];
+        uint64_t num_turns = __atomic_load_n(&looker->num_turns, __ATOMIC_SEQ_CST);
+        while (num_turns % 2 == 1 &&
+               __atomic_load_n(&looker->num_turns, __ATOMIC_SEQ_CST) == num_turns)
+            pause_ns(PAUSE_NS);
     }
 }
 

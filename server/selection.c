@@ -344,14 +344,16 @@ void selection_cancel(struct selection *selection, enum topkd_status status)
 static void job_done(struct device_job *job)
 {
     struct selection *selection = selection_of(job);
-    struct worker_ended *ended = &selection->session->worker->ended;
+    struct worker *worker = selection->session->worker;
+    struct worker_ended *ended = &worker->ended;
 
     pthread_mutex_lock(&ended->mutex);
     selection->next = NULL;
     *ended->last = selection;
     ended->last = &selection->next;
     pthread_mutex_unlock(&ended->mutex);
-    uv_async_send(&ended->async);
+    if (!worker_spin_looks(worker))
+        uv_async_send(&ended->async);
 }
 
 /* Answers once; later calls do nothing. */
@@ -396,6 +398,7 @@ static void submit(struct selection *selection)
         return;
     }
     worker->device->ops->lane_submit(session->lane, &selection->job);
+    worker_spin(worker);
 }
 
 bool selection_start(struct session *session, const struct wire_select_request *select,

@@ -9,12 +9,18 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sysexits.h>
 #include <unistd.h>
 
 /* Choice: an ending worker whose jobs do not come back by then leaves them to the kernel. */
 #define END_MS (SELECTION_STUCK_MS + 2000u)
 #define END_SOON_MS 1000u /* choice: long enough for answers, short enough to restart at once */
+
+/* Choices: a spinning loop that comes back after so long may have lost its processor to another
+ * thread; then it does not spin for a while. */
+#define SPIN_LATE_NS UINT64_C(300000)
+#define SPIN_REST_NS UINT64_C(50000000)
 
 static enum wire_device_kind kind_of(const char *device)
 {
@@ -44,9 +50,8 @@ struct endpoint_limits worker_endpoint_limits(const struct settings *settings)
 
 /* ---- Ended jobs ------------------------------------------------------------------------------ */
 
-static void ended_callback(uv_async_t *async)
+static void finish_ended(struct worker *worker)
 {
-    struct worker *worker = async->data;
     struct worker_ended *ended = &worker->ended;
 
     for (;;) { /* wake-ups coalesce: until the list is empty */
@@ -63,6 +68,59 @@ static void ended_callback(uv_async_t *async)
             selection = next;
         }
     }
+}
+
+static void ended_callback(uv_async_t *async)
+{
+    finish_ended(async->data);
+}
+
+/* ---- Spinning -------------------------------------------------------------------------------- */
+
+/* Whether another process wanted this processor and got it. A thread that has spun is served last
+ * then, one that slept first: spinning would cost what it is to save. */
+static bool was_preempted(struct worker_spin *spin, uint64_t now_ns)
+{
+    struct rusage usage;
+    bool is_late = now_ns - spin->looked_ns > SPIN_LATE_NS;
+    spin->looked_ns = now_ns;
+    if (!is_late || getrusage(RUSAGE_THREAD, &usage) != 0)
+        return false;
+    bool was = usage.ru_nivcsw != spin->num_preempted;
+    spin->num_preempted = usage.ru_nivcsw;
+    return was;
+}
+
+static void spin_callback(uv_idle_t *idle)
+{
+    struct worker *worker = idle->data;
+    struct worker_spin *spin = &worker->spin;
+    uint64_t now_ns = uv_hrtime();
+    if (was_preempted(spin, now_ns))
+        spin->not_before_ns = now_ns + SPIN_REST_NS;
+    spin->is_looking = true;
+    bool goes_on = worker->device->ops->look(worker->device);
+    spin->is_looking = false;
+    finish_ended(worker);
+    if (!goes_on || now_ns < spin->not_before_ns)
+        uv_idle_stop(idle);
+}
+
+void worker_spin(struct worker *worker)
+{
+    struct worker_spin *spin = &worker->spin;
+    uint64_t now_ns = uv_hrtime();
+    if (worker->device->ops->look == NULL || uv_is_active((uv_handle_t *)&spin->idle) ||
+        now_ns < spin->not_before_ns)
+        return;
+    spin->looked_ns = now_ns;
+    uv_idle_start(&spin->idle, spin_callback);
+}
+
+bool worker_spin_looks(const struct worker *worker)
+{
+    /* is_looking is the loop's: others are told apart first. */
+    return pthread_equal(worker->spin.thread, pthread_self()) && worker->spin.is_looking;
 }
 
 /* ---- Start ----------------------------------------------------------------------------------- */
@@ -145,12 +203,21 @@ static enum topkd_status first_canary(struct worker *worker, char *detail)
     return status;
 }
 
+static void close_wakers(struct worker *worker)
+{
+    uv_close((uv_handle_t *)&worker->ended.async, NULL);
+    uv_close((uv_handle_t *)&worker->spin.idle, NULL);
+}
+
 /* Opens everything in order. On failure closes what it opened, but for handles of the loop, which
  * are closed by running it. */
 static enum topkd_status start(struct worker *worker, char *detail)
 {
     uv_async_init(&worker->loop, &worker->ended.async, ended_callback);
     worker->ended.async.data = worker;
+    uv_idle_init(&worker->loop, &worker->spin.idle);
+    worker->spin.idle.data = worker;
+    worker->spin.thread = pthread_self();
     enum topkd_status status = worker_control_start(worker, detail);
     if (status != TOPKD_OK)
         goto err_async;
@@ -176,7 +243,7 @@ err_device:
 err_control:
     worker_control_stop(worker);
 err_async:
-    uv_close((uv_handle_t *)&worker->ended.async, NULL);
+    close_wakers(worker);
     return status;
 }
 
@@ -233,7 +300,7 @@ bool worker_end_check(struct worker *worker)
     endpoint_close(worker->endpoint);
     worker->endpoint = NULL;
     worker_control_stop(worker);
-    uv_close((uv_handle_t *)&worker->ended.async, NULL);
+    close_wakers(worker);
     return true;
 }
 

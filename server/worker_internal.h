@@ -66,6 +66,17 @@ struct worker_ended {
     uv_async_t async;
 };
 
+/* While requests come and go the loop does not sleep: it looks at the device and at its sockets in
+ * turns. Waking it costs more than most selections take. */
+struct worker_spin {
+    uv_idle_t idle; /* runs in every turn, and keeps the loop from blocking */
+    bool is_looking;
+    pthread_t thread; /* the loop's */
+    uint64_t looked_ns;
+    uint64_t not_before_ns; /* there was no processor to spare */
+    long num_preempted;     /* as last looked at */
+};
+
 struct worker {
     struct settings settings; /* a copy; its live part changes on reload */
     const struct worker_args *args;
@@ -92,6 +103,7 @@ struct worker {
     uint32_t num_orphans;
     struct orphan *orphans; /* of sessions that have ended */
     struct worker_ended ended;
+    struct worker_spin spin;
     struct wire_stats_reply stats;
     struct figures_tally tally;
     struct figures_page *figures_page; /* NULL: nobody reads one */
@@ -113,6 +125,12 @@ struct worker {
 };
 
 /* ---- worker.c -------------------------------------------------------------------------------- */
+
+/* A job went to the device: the loop spins from now on, until nothing has happened for a while. */
+void worker_spin(struct worker *worker);
+
+/* A job has ended. True: the loop knows, because it is the one that looked. Any thread. */
+bool worker_spin_looks(const struct worker *worker);
 
 /* Begins the end of the process: what is in flight is cancelled and answered with this status, then
  * the loop empties and worker_main returns the exit code. Later calls change nothing. */
