@@ -26,9 +26,9 @@ packages_of() {
     check)
         # clang: fuzz targets (libFuzzer is in libclang-rt), formatter, static checks
         echo clang libclang-rt-dev clang-format clang-tidy
-        # prometheus: promtool reads the metrics
+        # prometheus: promtool reads the metrics; chromium: a browser looks at the page
         # python3-venv: the Python package in a clean environment
-        echo git mandoc shellcheck prometheus python3-venv
+        echo git mandoc shellcheck prometheus chromium python3-venv
         ;;
     package)
         # dpkg-dev: Depends from the libraries used; chrpath: no library search path in packages

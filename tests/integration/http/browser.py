@@ -9,11 +9,11 @@ import time
 
 
 class Browser:
-    """One page in a browser with a profile of its own; ended when the test ends."""
+    """One page in a browser with a profile of its own; `add_cleanup` takes what ends it."""
 
-    def __init__(self, test, width=1280, height=900):
+    def __init__(self, add_cleanup, width=1280, height=900):
         profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
-        test.addCleanup(profile.cleanup)
+        add_cleanup(profile.cleanup)
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
         command = [os.environ["CHROMIUM"], "--headless=new", "--no-sandbox", "--disable-gpu"]
@@ -43,7 +43,7 @@ class Browser:
         self.number = 0
         self.session = None
         self.problems = []
-        test.addCleanup(self.close)
+        add_cleanup(self.close)
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "topkctl"))
-from tool import Daemon, ToolTest  # noqa: E402
+from tool import TOPKCTL, Daemon, ToolTest  # noqa: E402, F401
 
 
 def free_port():
