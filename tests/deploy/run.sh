@@ -62,6 +62,7 @@ main() {
     "$here/make_root.sh" "$work/root" >"$work/root.log" 2>&1 &
     making=$!
     step "$here/completions_test.sh" "$build/deploy/completions" "$build/bin"
+    step "$here/monitoring_test.py" "$root/deploy/monitoring" "$build/bin"
     step package "$work/debs" 1 xz
     step package "$work/newer" 2 gzip
     step lint
