@@ -37,7 +37,9 @@ packages_of() {
     deploy)
         # mmdebstrap, systemd-container: a fresh Debian 12, booted; prometheus: promtool
         echo lintian mmdebstrap systemd-container prometheus
-        echo zsh fish python3 python3-venv
+        echo zsh fish python3 python3-venv docker-compose
+        # any kubectl will do; Debian's cannot be installed beside that of other archives
+        command -v kubectl >/dev/null || echo kubernetes-client
         ;;
     *)
         echo "packages.sh: no group '$1'; groups are build, test, check, package and deploy" >&2

@@ -57,12 +57,14 @@ lint() {
 }
 
 main() {
-    need cpack lintian chrpath dpkg-shlibdeps mmdebstrap systemd-nspawn promtool zsh fish python3
+    need cpack lintian chrpath dpkg-shlibdeps mmdebstrap systemd-nspawn promtool zsh fish python3 \
+        docker-compose kubectl
     # The longest part waits for the package archive: beside the others.
     "$here/make_root.sh" "$work/root" >"$work/root.log" 2>&1 &
     making=$!
     step "$here/completions_test.sh" "$build/deploy/completions" "$build/bin"
     step "$here/monitoring_test.py" "$root/deploy/monitoring" "$build/bin"
+    step "$here/containers_test.sh" "$root" "$build/bin" "$work"
     step package "$work/debs" 1 xz
     step package "$work/newer" 2 gzip
     step lint
