@@ -25,7 +25,7 @@ packages_of() {
         ;;
     check)
         # clang: fuzz targets (libFuzzer is in libclang-rt), formatter, static checks
-        echo clang libclang-rt-dev clang-format clang-tidy
+        echo clang libclang-rt-dev clang-format clang-tidy cppcheck
         # prometheus: promtool reads the metrics; chromium: a browser looks at the page
         # python3-venv: the Python package in a clean environment
         echo git mandoc shellcheck prometheus chromium python3-venv

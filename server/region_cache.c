@@ -111,6 +111,7 @@ enum topkd_status region_cache_acquire(struct region_cache *cache,
         if (status != TOPKD_OK)
             goto err_close;
     }
+    topkd_assert(entry != NULL);
     entry->num_users++;
     *memory_p = entry;
     return TOPKD_OK;

@@ -211,6 +211,7 @@ static void check_buckets(const struct settings *settings, const char *name,
 {
     struct settings_mark mark = {0, 0};
     const struct settings_entry *most = settings_find(NULL, "limits.buckets_max");
+    topkd_assert(most != NULL);
     if (marks != NULL)
         mark = marks[most - settings_entries];
     if (settings->num_buckets > settings->limits.buckets_max)

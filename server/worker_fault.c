@@ -55,7 +55,7 @@ bool worker_fault_select(struct worker_fault *fault)
         fault->kind == WORKER_FAULT_STALL || !is_due(fault))
         return false;
     log_warn("test_fault", "kind=%s", names[fault->kind]);
-    volatile int *volatile nowhere = NULL;
+    volatile int *nowhere = (volatile int *)(uintptr_t)64; /* in the page that is never mapped */
     switch (fault->kind) {
     case WORKER_FAULT_ABORT:
         abort();

@@ -82,6 +82,17 @@ def num_client_mappings(pid):
     return Path(f"/proc/{pid}/maps").read_text().count("/topkd-held-")
 
 
+def fill(path):
+    """Takes all the room of a file system."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 18, 1 << 12, 1):
+            try:
+                while file.write(bytes(size)) == size:
+                    pass
+            except OSError:
+                pass
+
+
 class Client:
     """A chaos_client under way, and what it has said."""
 
@@ -356,6 +367,8 @@ class Chaos:
         self.write_config()
 
     def event_daemon_restarted(self):
+        if not self.worker():  # so young that it does not look for signals yet
+            return
         self.end_daemon(signal.SIGTERM, 0)
         self.start_daemon()
 
@@ -373,13 +386,7 @@ class Chaos:
         """Where the log goes."""
         if not self.options.small_disks:
             return
-        with open(self.log_folder / "filler", "wb") as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 16))
-                    file.flush()
-            except OSError:
-                pass
+        fill(self.log_folder / "filler")
         time.sleep(self.rng.uniform(0.2, 2))
         os.unlink(self.log_folder / "filler")
         self.log.truncate(0)
@@ -389,13 +396,7 @@ class Chaos:
             return
         self.begin_weather("shm_full")
         self.filler = self.shm / "chaos-filler"
-        with open(self.filler, "wb") as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 18))
-                    file.flush()
-            except OSError:
-                pass
+        fill(self.filler)
         time.sleep(self.rng.uniform(0.2, 3))
         self.undo_shm_full()
 
