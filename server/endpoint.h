@@ -8,9 +8,9 @@
  *
  * The messages of a connection are handed over in the order in which they were sent. A bounded set
  * of requests is held between arrival and reply; when all are taken, further messages are left with
- * their senders, one connection after the other, so that none shuts out another. A peer that does
- * not take its replies loses its connection, nobody waits for it. A connection without a purpose
- * (endpoint_pipe_keep) is closed after a while of silence.
+ * their senders, and each connection has its turn of a few, so that none shuts out another. A peer
+ * that does not take its replies loses its connection, nobody waits for it. A connection without a
+ * purpose (endpoint_pipe_keep) is closed after a while of silence.
  *
  * All functions are for the loop thread.
  */

@@ -22,8 +22,11 @@
 
 /* The identifiers are part of the message, and a client has one of its own. */
 #define RECEIVE_SIZE_MAX (WIRE_MESSAGE_SIZE_MAX + 4u)
-/* Choice: bytes read from one connection before the next has its turn; some ten requests. */
+/* Choice: bytes read from a connection at a time; some ten requests. */
 #define READ_SIZE 4096u
+/* Choice: messages of a connection that are handled before the others have their turn; answering
+ * the dearest ones takes a tenth of a millisecond then. */
+#define TURN_MESSAGES 8u
 
 /* Bytes that are on their way to a peer. */
 struct outgoing {
@@ -54,7 +57,7 @@ struct endpoint_pipe {
     bool has_greeted;
     bool is_kept;
     bool is_doomed;    /* it is closed as soon as nobody is at work with it */
-    bool is_starved;   /* in the list of those whose next message found no request free */
+    bool is_starved;   /* in the list of those whose next message must wait */
     bool is_forgotten; /* closed() was called; the memory goes with the last request and the handle
                         */
     bool has_handle;
@@ -92,7 +95,7 @@ struct endpoint {
     bool is_closing;
     bool is_accepting; /* false for a moment when descriptors have run out */
     uint32_t next_id;
-    uint32_t num_pipes, num_requests, num_unsent, num_doomed;
+    uint32_t num_pipes, num_requests, num_unsent, num_doomed, num_starved;
     struct endpoint_pipe *pipes;
     struct endpoint_request *requests; /* held by the handler */
     struct endpoint_pipe *first_starved, **last_starved;
@@ -112,7 +115,7 @@ void endpoint_pipe_open(struct endpoint *endpoint, int fd);
 void endpoint_pipe_doom(struct endpoint_pipe *pipe);
 /* Closes it now: no handler may be at work with it. */
 void endpoint_pipe_forget(struct endpoint_pipe *pipe);
-/* One starved pipe after the other, as long as requests are free. */
+/* Each starved pipe that may go on has one turn. */
 void endpoint_resume_starved(struct endpoint *endpoint);
 /* Ends all that are held. */
 void endpoint_requests_free(struct endpoint *endpoint);

@@ -25,7 +25,9 @@ static void update_events(struct endpoint_pipe *pipe)
     if (pipe->is_forgotten)
         return;
     if (!pipe->is_doomed) {
-        events = pipe->is_starved ? UV_DISCONNECT : UV_READABLE;
+        /* Who does not take its replies is not listened to. */
+        bool is_heard = !pipe->is_starved && pipe->first_out == NULL;
+        events = is_heard ? UV_READABLE : UV_DISCONNECT;
         if (pipe->first_out != NULL)
             events |= UV_WRITABLE;
     }
@@ -104,6 +106,7 @@ static void starved_remove(struct endpoint_pipe *pipe)
         endpoint->last_starved = link;
     pipe->next_starved = NULL;
     pipe->is_starved = false;
+    endpoint->num_starved--;
 }
 
 static void drop_outgoing(struct endpoint_pipe *pipe)
@@ -331,7 +334,7 @@ static void deliver(struct endpoint_pipe *pipe)
     endpoint->handler->request(endpoint->owner, request);
 }
 
-/* No request is free: what was read waits here, what was not with the sender. */
+/* The next message must wait: what was read does so here, what was not with the sender. */
 static void starve(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
 {
     struct endpoint *endpoint = pipe->endpoint;
@@ -350,11 +353,14 @@ static void starve(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size
     pipe->next_starved = NULL;
     *endpoint->last_starved = pipe;
     endpoint->last_starved = &pipe->next_starved;
+    endpoint->num_starved++;
 }
 
-static bool has_room(const struct endpoint *endpoint)
+/* Whether a message may be handed over: a request is free, and the peer takes its replies. */
+static bool may_go_on(const struct endpoint_pipe *pipe)
 {
-    return endpoint->num_requests < endpoint->limits.num_contexts;
+    const struct endpoint *endpoint = pipe->endpoint;
+    return endpoint->num_requests < endpoint->limits.num_contexts && pipe->first_out == NULL;
 }
 
 static size_t copy_some(uint8_t *to, size_t *have_p, size_t want, const uint8_t *from, size_t size)
@@ -365,16 +371,20 @@ static size_t copy_some(uint8_t *to, size_t *have_p, size_t want, const uint8_t 
     return num;
 }
 
-/* Takes bytes apart into messages, and hands those over. */
+/* Takes bytes apart into messages, and hands those over: one turn of the pipe. */
 static void feed(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
 {
     size_t at = 0;
+    uint32_t num_delivered = 0;
     while (!pipe->is_doomed) {
         if (pipe->message != NULL && pipe->message_size == pipe->message->size) {
-            if (!has_room(pipe->endpoint)) {
+            if (num_delivered == TURN_MESSAGES || !may_go_on(pipe)) {
                 starve(pipe, bytes + at, size - at);
+                if (num_delivered == TURN_MESSAGES)
+                    endpoint_look_later(pipe->endpoint);
                 return;
             }
+            num_delivered++;
             deliver(pipe);
         } else if (at == size) {
             return;
@@ -397,8 +407,13 @@ static void feed(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
 
 void endpoint_resume_starved(struct endpoint *endpoint)
 {
-    while (endpoint->first_starved != NULL && has_room(endpoint)) {
-        struct endpoint_pipe *pipe = endpoint->first_starved;
+    uint32_t num_left = endpoint->num_starved;
+    struct endpoint_pipe *next = endpoint->first_starved;
+    while (num_left-- > 0) {
+        struct endpoint_pipe *pipe = next;
+        next = pipe->next_starved;
+        if (!may_go_on(pipe))
+            continue; /* the end of a request or of a reply lets us look again */
         starved_remove(pipe);
         feed(pipe, pipe->backlog, pipe->backlog_size);
         if (!pipe->is_starved) {
@@ -445,6 +460,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     }
     if ((events & UV_WRITABLE) != 0 && !flush(pipe))
         endpoint_pipe_doom(pipe);
+    if (pipe->is_starved && pipe->first_out == NULL)
+        endpoint_look_later(pipe->endpoint);
     if ((events & UV_READABLE) != 0 && !pipe->is_doomed)
         read_some(pipe);
     update_events(pipe);

@@ -55,12 +55,12 @@ bool worker_fault_select(struct worker_fault *fault)
         fault->kind == WORKER_FAULT_STALL || !is_due(fault))
         return false;
     log_warn("test_fault", "kind=%s", names[fault->kind]);
-    volatile int *nowhere = (volatile int *)(uintptr_t)64; /* in the page that is never mapped */
+    static volatile uintptr_t nowhere = 64; /* in the page that is never mapped */
     switch (fault->kind) {
     case WORKER_FAULT_ABORT:
         abort();
     case WORKER_FAULT_SEGV:
-        *nowhere = 1;
+        *(volatile int *)nowhere = 1;
         return false;
     case WORKER_FAULT_HANG:
         for (;;)
