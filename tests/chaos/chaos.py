@@ -259,7 +259,7 @@ class Chaos:
         if status in always:
             return True
         return any(status in WEATHER.get(kind, ()) and begin <= at and
-                   (end is None or at <= end + GRACE_S + 30)
+                   (end is None or at <= end + GRACE_S + 60)
                    for kind, begin, end in self.weather)
 
     # ---- Clients -------------------------------------------------------------------------------
