@@ -209,7 +209,9 @@ class Flood(WebTest):
         self.assertGreater(sum(counts), 20)
         self.assertLess(sum(counts), 3 * 200 + 64 + 60)  # the rate, its burst, and what was late
         self.assertLess(slowest, 5)
-        self.assertLess(self.memory_kb() - before_kb, 8192)
+        # A sanitizer keeps memory that was freed, to notice its use.
+        allowed_kb = 8192 if os.environ["SANITIZE"] == "" else 1 << 19
+        self.assertLess(self.memory_kb() - before_kb, allowed_kb)
         (device,) = self.status()["devices"]
         self.assertEqual((device["restarts"], device["ready"]), (0, True))
 
