@@ -12,6 +12,9 @@
     X(queued)                                                                                      \
     X(running)                                                                                     \
     X(mapped_bytes)                                                                                \
+    X(lanes)                                                                                       \
+    X(lane_steps)                                                                                  \
+    X(lane_pauses)                                                                                 \
     X(sessions_opened)                                                                             \
     X(requests)                                                                                    \
     X(requests_failed)                                                                             \

@@ -19,6 +19,9 @@
     X("topkd_requests_queued", "gauge", "Selections waiting for their turn or a semaphore.",       \
       queued)                                                                                      \
     X("topkd_requests_running", "gauge", "Selections on the device.", running)                     \
+    X("topkd_lanes", "gauge", "Lanes that clients hold open for their graphs.", lanes)             \
+    X("topkd_lane_steps_total", "counter", "Selections that lanes ran.", lane_steps)               \
+    X("topkd_lane_pauses_total", "counter", "Times that all lanes were paused.", lane_pauses)      \
     X("topkd_sessions_opened_total", "counter", "Sessions opened.", sessions_opened)               \
     X("topkd_replies_repeated_total", "counter", "Repeated requests answered from the cache.",     \
       replies_repeated)                                                                            \

@@ -179,7 +179,8 @@ static void print_devices(const struct top_look *before, const struct top_look *
         {"DEVICE", TABLE_LEFT},     {"STATE", TABLE_LEFT},    {"SELECT/S", TABLE_RIGHT},
         {"FAILED/S", TABLE_RIGHT},  {"P50", TABLE_RIGHT},     {"P99", TABLE_RIGHT},
         {"ON DEVICE", TABLE_RIGHT}, {"RUNNING", TABLE_RIGHT}, {"QUEUED", TABLE_RIGHT},
-        {"SESSIONS", TABLE_RIGHT},  {"MAPPED", TABLE_RIGHT},  {"RESTARTS", TABLE_RIGHT}};
+        {"SESSIONS", TABLE_RIGHT},  {"LANES", TABLE_RIGHT},   {"MAPPED", TABLE_RIGHT},
+        {"RESTARTS", TABLE_RIGHT}};
     struct table *table = table_create(columns, sizeof(columns) / sizeof(columns[0]));
     for (uint32_t i = 0; i < now->num_devices; i++) {
         const struct top_device *device = &now->devices[i];
@@ -203,6 +204,7 @@ static void print_devices(const struct top_look *before, const struct top_look *
         table_cell(table, "%u", device->stats.running);
         table_cell(table, "%u", device->stats.queued);
         table_cell(table, "%u", device->stats.sessions);
+        table_cell(table, "%u", device->stats.lanes);
         table_cell(table, "%s", text_bytes(device->stats.mapped_bytes, text));
         table_cell(table, "%u", device->device.restarts);
     }
@@ -332,6 +334,8 @@ static void json_device(struct json *json, const struct change *change)
         json_u64(json, "running", device->stats.running);
         json_u64(json, "queued", device->stats.queued);
         json_u64(json, "sessions", device->stats.sessions);
+        json_u64(json, "lanes", device->stats.lanes);
+        json_u64(json, "lane_steps_per_s", (uint64_t)RATE(change, lane_steps));
         json_u64(json, "mapped_bytes", device->stats.mapped_bytes);
     }
     json_close_object(json);

@@ -84,7 +84,7 @@ const chosen = (status) => {
 
 // What happened between two statuses, a second; null when no device had new figures.
 function sampleOf(old, now) {
-  const sample = { rate: 0, failed: 0, routes: ROUTES.map(() => 0), sessions: {}, buckets: {} };
+  const sample = { rate: 0, failed: 0, routes: ROUTES.map(() => 0), sessions: {}, buckets: {}, steps: {} };
   let bins = null, run = null, any = false;
   for (const device of chosen(now)) {
     const then = old.devices.find((d) => d.device === device.device && d.epoch === device.epoch);
@@ -99,6 +99,7 @@ function sampleOf(old, now) {
     const plus = (x, y) => x ? x.map((v, i) => v + y[i]) : y;
     bins = plus(bins, minus("request"));
     run = plus(run, minus("run"));
+    sample.steps[device.device] = (b.lane_steps - a.lane_steps) / seconds;
     for (const s of b.session_list) {
       const s0 = a.session_list.find((x) => x.session === s.session);
       if (s0) sample.sessions[device.device + s.session] = (s.requests - s0.requests) / seconds;
@@ -288,7 +289,7 @@ function tiles(status, sample) {
   at("tile-failed").classList.toggle("hot", total("requests_failed") > 0);
 }
 
-function devices(status) {
+function devices(status, sample) {
   const cards = status.devices.map((d) => {
     const f = d.figures;
     const entries = [
@@ -301,7 +302,10 @@ function devices(status) {
       ["result slots", count(f && f.leases)],
       ["lengths clamped", count(f && f.rows_clamped)],
     ];
-    if (f && f.lanes_armed != null) entries.push(["lanes armed", count(f.lanes_armed)]);
+    if (f && (d.kind === "cuda" || f.lanes > 0)) {
+      const steps = sample && sample.steps[d.device];
+      entries.push(["lanes", count(f.lanes)], ["lane steps / s", count(steps)], ["lane pauses", count(f.lane_pauses)]);
+    }
     const pill = element("p", { className: "pill " + (d.ready ? "good" : d.state === "starting" ? "" : "bad"),
       textContent: d.ready ? "ready" : d.reason });
     return element("article", { className: "device" },
@@ -366,7 +370,7 @@ function show(status) {
   at("trouble").hidden = true;
   offer(status);
   tiles(status, sample);
-  devices(status);
+  devices(status, sample);
   tables(status, sample);
   before = status;
   charts();
