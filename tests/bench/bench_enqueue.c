@@ -31,6 +31,9 @@
 #define PIPELINED 4000
 #define REPLAYS 2000
 #define STREAMS_MAX 2
+/* Streams that wait at once. Under MPS a process has two hardware queues unless
+ * CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and a stream behind a waiting one in the same queue
+ * never gets its turn: set it to 16 for this program. */
 #define WAITS_MAX 8
 #define CU(call) check_cu(#call, (call))
 

@@ -1,23 +1,30 @@
 /*
  * bench_service.c - what the way through the daemon costs over the selection itself, on a GPU.
  *
- * usage: bench_service URL LABEL [SECONDS [SHAPE [CLIENTS]]]
+ * usage: bench_service URL LABEL [SECONDS [SHAPE [CLIENTS [WORKER_PID]]]]
  *
- * LABEL goes into the first column ("plain", "mps"). For each shape and 1, 2, 4 and 8 client
- * processes at once it prints one CSV row a mode (results/README-service.md has the method):
- *   ping       round trip to the worker without work: NNG and the worker's loop
+ * LABEL goes into the first column ("plain", "mps"). For each shape (SHAPE: only that one, 0 or 1)
+ * and 1, 2, 4 and 8 client processes at once (CLIENTS: at most) it prints one CSV row a mode; what
+ * the columns mean is in results/h200-service.md.
+ *   ping       round trip to the worker without work
  *   blocking   topkd_select, scores ready, from the call to its return
- *   stream     topkd_select_stream, from the call until the stream has passed it
+ *   stream     topkd_select_stream, from the call until the stream has passed it; who waits for
+ *              that gives its processor to others meanwhile
+ *   spinning   the same, but who waits keeps its processor
  *   pipelined  eight requests of one client in flight, time a request
  * own_us is the time of the same selection alone: replays of its graph, back to back, in this
- * process, while the daemon is idle.
+ * process, while the daemon is idle. With the worker's process the last columns say what its
+ * threads and those of the clients did for a request.
  */
 #include "topk_select.h"
 #include "topkd.h"
 
 #include <cuda.h>
+#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +44,8 @@ static const struct shape {
     int32_t rows, width, k;
 } shapes[] = {{4, 16384, 512}, {64, 131072, 2048}};
 
-enum mode { MODE_PING, MODE_BLOCKING, MODE_STREAM, MODE_PIPELINED, MODE_COUNT };
-static const char *const mode_names[] = {"ping", "blocking", "stream", "pipelined"};
+enum mode { MODE_PING, MODE_BLOCKING, MODE_STREAM, MODE_SPINNING, MODE_PIPELINED, MODE_COUNT };
+static const char *const mode_names[] = {"ping", "blocking", "stream", "spinning", "pipelined"};
 
 /* Where the time of a request went, in us. */
 struct sample {
@@ -225,7 +232,7 @@ static void note_result(const struct topkd_result *result, struct sample *sample
 
 /* A selection in the order of the stream: over when the stream has passed it. The reply may come
  * before or after that; whoever asks is not kept by it. */
-static void once_stream(struct client *client, double start_us, struct sample *sample)
+static void once_stream(struct client *client, bool yields, double start_us, struct sample *sample)
 {
     struct topkd_result result;
     struct topkd_op *op;
@@ -239,6 +246,8 @@ static void once_stream(struct client *client, double start_us, struct sample *s
             passed_us = now_us();
         if (replied_us == 0 && poll(&reply, 1, 0) > 0)
             replied_us = now_us();
+        if (yields)
+            sched_yield();
     }
     TK(topkd_op_finish(op, &result));
     note_result(&result, sample);
@@ -251,8 +260,8 @@ static void once(struct client *client, enum mode mode, struct sample *sample)
 {
     struct topkd_result result;
     double start_us = now_us();
-    if (mode == MODE_STREAM) {
-        once_stream(client, start_us, sample);
+    if (mode == MODE_STREAM || mode == MODE_SPINNING) {
+        once_stream(client, mode == MODE_STREAM, start_us, sample);
         return;
     }
     if (mode == MODE_PING) {
@@ -332,6 +341,44 @@ static void client_main(struct board *board, const char *url, const struct shape
     _exit(0);
 }
 
+/* ---- What threads did ------------------------------------------------------------------------ */
+
+/* Of all threads of some processes: time on a processor, time in wait for one, times begun. */
+struct usage {
+    double cpu_us, wait_us, turns;
+};
+
+static void add_usage(pid_t pid, struct usage *usage)
+{
+    char path[300];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *folder = opendir(path);
+    for (struct dirent *entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {
+        unsigned long long cpu_ns, wait_ns, turns;
+        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/schedstat", (int)pid, entry->d_name);
+        FILE *file = entry->d_name[0] != '.' ? fopen(path, "r") : NULL;
+        if (file && fscanf(file, "%llu %llu %llu", &cpu_ns, &wait_ns, &turns) == 3) {
+            usage->cpu_us += (double)cpu_ns / 1e3;
+            usage->wait_us += (double)wait_ns / 1e3;
+            usage->turns += (double)turns;
+        }
+        if (file)
+            fclose(file);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+/* [0] the worker, [1] the clients together. */
+static void read_usage(pid_t worker, const pid_t *clients, int num, struct usage usage[2])
+{
+    memset(usage, 0, 2 * sizeof(*usage));
+    if (worker > 0)
+        add_usage(worker, &usage[0]);
+    for (int i = 0; i < num && worker > 0; i++)
+        add_usage(clients[i], &usage[1]);
+}
+
 /* ---- The parent: has no context of its own ----------------------------------------------------
  */
 
@@ -354,9 +401,29 @@ static double percentile(const struct board *board, int num, size_t column, size
     return count > 0 ? (double)all[count * percent / 100] : 0;
 }
 
-static void report(struct board *board, const char *label, const struct shape *shape, int num,
-                   enum mode mode, float own_us)
+/* A cell of the table. */
+struct cell {
+    const char *label;
+    const struct shape *shape;
+    int num; /* clients */
+    enum mode mode;
+    float own_us;
+    struct usage before[2], after[2];
+};
+
+static void report_usage(const struct cell *cell, double count)
 {
+    for (int i = 0; i < 2; i++) {
+        const struct usage *before = &cell->before[i], *after = &cell->after[i];
+        printf(",%.1f,%.1f,%.2f", (after->cpu_us - before->cpu_us) / count,
+               (after->wait_us - before->wait_us) / count, (after->turns - before->turns) / count);
+    }
+}
+
+static void report(struct board *board, const struct cell *cell)
+{
+    const struct shape *shape = cell->shape;
+    int num = cell->num;
     size_t count = 0;
     double rate = 0, least_rate = 1e12;
     for (int i = 0; i < num; i++) {
@@ -369,69 +436,96 @@ static void report(struct board *board, const char *label, const struct shape *s
         return;
 #define COLUMN(field, percent) percentile(board, num, offsetof(struct sample, field), percent)
     double p50_us = COLUMN(whole_us, 50);
-    double base_us = mode == MODE_PING ? 0 : (double)own_us;
-    printf("%s,%s,%d,%d,%d,%d,%zu,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f,%.3f", label, mode_names[mode], num,
-           shape->rows, shape->width, shape->k, count, p50_us, COLUMN(whole_us, 99), (double)own_us,
-           p50_us - base_us, rate, rate * base_us / 1e6, least_rate * num / rate);
-    printf(",%.1f,%.1f,%.1f,%.1f,%.1f,%.1f\n", COLUMN(queued_us, 50), COLUMN(queued_us, 99),
+    double own_us = (double)cell->own_us, base_us = cell->mode == MODE_PING ? 0 : own_us;
+    printf("%s,%s,%d,%d,%d,%d,%zu,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f,%.3f", cell->label,
+           mode_names[cell->mode], num, shape->rows, shape->width, shape->k, count, p50_us,
+           COLUMN(whole_us, 99), own_us, p50_us - base_us, rate, rate * base_us / 1e6,
+           least_rate * num / rate);
+    printf(",%.1f,%.1f,%.1f,%.1f,%.1f,%.1f", COLUMN(queued_us, 50), COLUMN(queued_us, 99),
            COLUMN(run_us, 50), COLUMN(run_us, 99), COLUMN(late_us, 50), COLUMN(late_us, 99));
+    report_usage(cell, (double)count);
+    printf("\n");
 #undef COLUMN
     fflush(stdout);
 }
 
-static void run_shape(struct board *board, const char *url, const char *label, int which,
-                      double seconds, int clients_max)
+/* What the command line says. */
+struct options {
+    const char *url, *label;
+    double seconds;
+    int only, clients_max;
+    pid_t worker;
+};
+
+static void run_clients(struct board *board, const struct options *options, int which, int num)
 {
-    const struct shape *shape = &shapes[which];
+    pid_t clients[CLIENTS_MAX];
+    struct cell cell = {.label = options->label,
+                        .shape = &shapes[which],
+                        .num = num,
+                        .own_us = board->own_us[which]};
+    pthread_barrierattr_t attribute;
+    pthread_barrierattr_init(&attribute);
+    pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&board->start, &attribute, (unsigned)num + 1);
+    for (int i = 0; i < num; i++) {
+        clients[i] = fork();
+        if (clients[i] == 0)
+            client_main(board, options->url, cell.shape, i, options->seconds);
+    }
+    for (int mode = 0; mode < MODE_COUNT; mode++) {
+        cell.mode = (enum mode)mode;
+        pthread_barrier_wait(&board->start);
+        read_usage(options->worker, clients, num, cell.before);
+        pthread_barrier_wait(&board->start);
+        read_usage(options->worker, clients, num, cell.after);
+        report(board, &cell);
+        pthread_barrier_wait(&board->start);
+    }
+    while (wait(NULL) > 0) {
+    }
+}
+
+static void run_shape(struct board *board, const struct options *options, int which)
+{
     pid_t own = fork();
     if (own == 0) {
         CUdevice device;
         open_gpu(&device);
-        board->own_us[which] = time_own(shape);
+        board->own_us[which] = time_own(&shapes[which]);
         _exit(0);
     }
     waitpid(own, NULL, 0);
-    for (int num = 1; num <= clients_max; num *= 2) {
-        pthread_barrierattr_t attribute;
-        pthread_barrierattr_init(&attribute);
-        pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
-        pthread_barrier_init(&board->start, &attribute, (unsigned)num + 1);
-        for (int i = 0; i < num; i++) {
-            if (fork() == 0)
-                client_main(board, url, shape, i, seconds);
-        }
-        for (int mode = 0; mode < MODE_COUNT; mode++) {
-            pthread_barrier_wait(&board->start);
-            pthread_barrier_wait(&board->start);
-            report(board, label, shape, num, (enum mode)mode, board->own_us[which]);
-            pthread_barrier_wait(&board->start);
-        }
-        while (wait(NULL) > 0) {
-        }
-    }
+    for (int num = 1; num <= options->clients_max; num *= 2)
+        run_clients(board, options, which, num);
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: %s URL LABEL [SECONDS [SHAPE [CLIENTS]]]\n", argv[0]);
+        fprintf(stderr, "usage: %s URL LABEL [SECONDS [SHAPE [CLIENTS [WORKER_PID]]]]\n", argv[0]);
         return 64;
     }
+    struct options options = {.url = argv[1],
+                              .label = argv[2],
+                              .seconds = argc > 3 ? atof(argv[3]) : 1.0,
+                              .only = argc > 4 ? atoi(argv[4]) : -1,
+                              .clients_max = argc > 5 ? atoi(argv[5]) : CLIENTS_MAX,
+                              .worker = argc > 6 ? atoi(argv[6]) : 0};
     struct board *board =
         mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)
         return 1;
+    if (options.clients_max > CLIENTS_MAX)
+        options.clients_max = CLIENTS_MAX;
     printf("label,mode,clients,rows,width,k,samples,p50_us,p99_us,own_us,over_own_p50_us,"
            "requests_per_s,share_of_replays,least_share,queued_p50_us,queued_p99_us,run_p50_us,"
-           "run_p99_us,late_p50_us,late_p99_us\n");
+           "run_p99_us,late_p50_us,late_p99_us,worker_cpu_us,worker_wait_us,worker_turns,"
+           "client_cpu_us,client_wait_us,client_turns\n");
     fflush(stdout);
-    double seconds = argc > 3 ? atof(argv[3]) : 1.0;
-    int only = argc > 4 ? atoi(argv[4]) : -1, clients_max = argc > 5 ? atoi(argv[5]) : CLIENTS_MAX;
-    if (clients_max > CLIENTS_MAX)
-        clients_max = CLIENTS_MAX;
     for (int i = 0; i < 2; i++) {
-        if (only < 0 || only == i)
-            run_shape(board, argv[1], argv[2], i, seconds, clients_max);
+        if (options.only < 0 || options.only == i)
+            run_shape(board, &options, i);
     }
     return 0;
 }
