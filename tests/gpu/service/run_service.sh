@@ -1,9 +1,9 @@
 #!/bin/bash
 # The CUDA device as a service, with real processes: daemon, workers, clients.
 #
-# usage: run_service.sh [--stand-in LIBRARY] [--only GROUP] BIN
+# usage: run_service.sh [--stand-in LIBRARY] [--only GROUP[,GROUP...]] BIN
 #
-# BIN holds topkd, topkctl and service_client. With --stand-in the driver is the one of
+# BIN holds topkd, topkctl, service_client and service_stranger. With --stand-in the driver is the one of
 # tests/support/fake_cuda and only what needs no device runs. Otherwise the machine has a GPU, and
 # each group runs without and, where MPS can be started, with MPS. Every program has a time limit.
 # Prints one line a test and closes with "N passed, N failed"; exit 0 when none failed.
@@ -56,6 +56,7 @@ socket:
 devices: $devices
 limits:
   registrations_per_s: 100000
+${more_limits:-}
 buckets:
   - {rows: 64, width: 131072, k: 2048}
   - {rows: 4, width: 16384, k: 512}
@@ -130,9 +131,10 @@ several() { # number case rounds: that many clients at once
     return $status
 }
 
-background() { # case: starts it and waits until it says that it waits
+background() { # case [command...]: starts it, under that command, and waits until it says that it waits
+    local one=$1; shift
     : >"$work/held"
-    "${under[@]}" timeout -k 2 60 "$bin/service_client" "$1" "$url" >"$work/held" 2>&1 &
+    "${under[@]}" timeout -k 2 60 "$@" "$bin/service_client" "$one" "$url" >"$work/held" 2>&1 &
     held=$!
     for _ in $(seq 200); do
         grep -q waiting "$work/held" && return 0
@@ -171,6 +173,61 @@ it_worker_dies() {
     return $status
 }
 
+# Worker and supervisor die at once, and a new daemon comes to the same folder.
+it_daemon_dies() {
+    local worker
+    background survive || return 1
+    worker=$(worker_pid)
+    kill -KILL "$daemon" "$worker"
+    wait "$daemon" 2>/dev/null
+    daemon=
+    start || return 1
+    wait "$held"; local status=$?
+    cat "$work/held"
+    return $status
+}
+
+# The client in its own namespaces sees the worker's death as any other does.
+it_worker_dies_outside() {
+    # shellcheck disable=SC2016 # for the shell inside
+    background survive unshare --pid --fork --mount-proc --ipc --mount \
+        sh -c 'mount -t tmpfs tmpfs /dev/shm && exec "$@"' sh || return 1
+    kill -KILL "$(worker_pid)"
+    wait "$held"; local status=$?
+    cat "$work/held"
+    return $status
+}
+
+# A daemon that keeps six graphs, beside clients with twelve shapes.
+it_evicts() {
+    local status kept
+    stop
+    more_limits='  buckets_max: 6' start || return 1
+    several 2 evict 6
+    status=$?
+    kept=$(ctl stats --json | grep -o '"bucket":' | wc -l)
+    echo "$kept buckets are kept"
+    [ "$kept" -le 12 ] || status=1 # six for each of at most two devices
+    stop
+    start || return 1
+    return $status
+}
+
+# Client processes that see other GPUs than the daemon, or none.
+it_other_visible_devices() {
+    local uuids
+    mapfile -t uuids < <(ctl devices | awk '/^GPU-/ {print $1}')
+    if [ -n "$stand_in" ]; then # it knows a number of devices only
+        FAKE_CUDA_DEVICES=1 client hidden "$url" 1 1 "${uuids[1]}"
+        return
+    fi
+    CUDA_VISIBLE_DEVICES='' client hidden "$url" 1 1 "${uuids[0]}" || return 1
+    CUDA_VISIBLE_DEVICES=${uuids[0]} client exact "$url" 8 1 "${uuids[0]}" || return 1
+    [ ${#uuids[@]} -lt 2 ] && return 0
+    CUDA_VISIBLE_DEVICES=${uuids[1]} client hidden "$url" 1 1 "${uuids[0]}" &&
+        CUDA_VISIBLE_DEVICES=${uuids[1]},${uuids[0]} client exact "$url" 8 1 "${uuids[0]}"
+}
+
 it_fair() {
     local floods=() status i
     for i in 1 2; do background flood || return 1; floods+=("$held"); done
@@ -181,12 +238,13 @@ it_fair() {
 
 it_no_growth() {
     client exact "$url" 16 1 || return 1
+    client growth "$url" 1000 "$growth_mib" || return 1 # what is made once is there
     local before after
     before=$(worker_kib)
-    limit=120 client growth "$url" "$growth_rounds" || return 1
+    limit=60 client growth "$url" "$growth_rounds" "$growth_mib" || return 1
     after=$(worker_kib)
     echo "worker resident: $before KiB before, $after KiB after"
-    [ "$after" -lt $((before + 16384)) ]
+    [ "$after" -lt $((before + growth_kib)) ]
 }
 
 it_namespaces() { # own PID, IPC and mount namespaces, own /dev/shm
@@ -259,11 +317,20 @@ group_several() {
 group_lives() {
     check "client dies with regions and a request in flight" it_client_dies
     check "worker dies under a waiting stream" it_worker_dies
+    check "worker and supervisor die under a waiting stream" it_daemon_dies
     check "small client beside two floods" it_fair
     check "no growth" it_no_growth
     check "the worker ends in order" stop
     check "and starts again" start
     check "exact afterwards" client exact "$url" 8
+}
+
+group_edges() {
+    check "more shapes than graphs" it_evicts
+    check "another CUDA_VISIBLE_DEVICES" it_other_visible_devices
+    check "regions unregistered under load" client crowd "$url" $((2 * scale))
+    check "another session's region, hostile geometry" \
+        "${under[@]}" timeout -k 2 60 "$bin/service_stranger" "$url" $((100 * scale))
 }
 
 group_two() {
@@ -278,6 +345,7 @@ group_two() {
 
 group_device() {
     check "client in its own namespaces" it_namespaces
+    check "worker dies, client in its own namespaces" it_worker_dies_outside
     check "illegal address in the worker" it_illegal_address
     if python3 -c 'import torch' 2>/dev/null; then
         check "PyTorch's expandable segments" \
@@ -289,9 +357,9 @@ group_device() {
 
 groups() {
     local group
-    for group in cases several lives two device; do
+    for group in cases several lives edges two device; do
         [ -n "$stand_in" ] && [ $group = device ] && continue
-        [ -n "$only" ] && [ "$only" != $group ] && continue
+        [ -n "$only" ] && [[ ",$only," != *",$group,"* ]] && continue
         "group_$group"
     done
 }
@@ -300,10 +368,11 @@ if [ -n "$stand_in" ]; then
     export FAKE_CUDA_DEVICES=2
     devices="[{device: GPU-fafafafa-fafa-fafa-fafa-fafafafafa00},
           {device: GPU-fafafafa-fafa-fafa-fafa-fafafafafa01}]"
-    growth_rounds=300
+    # The stand-in's device memory is the machine's own, which others use as well.
+    growth_rounds=600 growth_kib=16384 growth_mib=65536
 else
     devices="[{device: auto}]"
-    growth_rounds=25000
+    growth_rounds=100000 growth_kib=2048 growth_mib=2
 fi
 check "start" start
 [ "$failed" = 0 ] && groups

@@ -188,50 +188,6 @@ void service_case_late(const struct service_options *options)
 
 /* ---- With others ----------------------------------------------------------------------------- */
 
-void service_case_growth(const struct service_options *options)
-{
-    struct topkd_client *client = service_open(options, "growth");
-    struct service_request request;
-    service_request_open(client, 4, 16384, 512, &request);
-    service_request_draw(&request, 6); /* lengths of every row in full */
-    service_request_upload(&request);
-    size_t free_bytes[2], total_bytes;
-    uint32_t rounds = options->rounds ? options->rounds : 1000;
-    struct topkd_result result;
-    for (int phase = 0; phase < 2; phase++) {
-        for (uint32_t i = 0; i < rounds; i++) {
-            EXPECT(TOPKD_OK, topkd_select(client, &request.request, &result));
-            if (i % 100 == 0) {
-                struct topkd_region *region;
-                EXPECT(TOPKD_OK,
-                       topkd_region_register_cuda(client, (void *)(uintptr_t)request.d_scores, 4096,
-                                                  TOPKD_ACCESS_READ, &region));
-                EXPECT(TOPKD_OK, topkd_region_unregister(region));
-            }
-        }
-        CU(cuMemGetInfo(&free_bytes[phase], &total_bytes));
-    }
-    service_request_check(&request, 0);
-    CHECK(free_bytes[1] + (4u << 20) >= free_bytes[0], "free device memory fell from %zu to %zu",
-          free_bytes[0], free_bytes[1]);
-    for (uint32_t i = 0; i < rounds / 10 + 1; i++) {
-        CUdeviceptr memory;
-        struct topkd_region *region;
-        CU(cuMemAlloc(&memory, 4u << 20));
-        EXPECT(TOPKD_OK, topkd_region_register_cuda(client, (void *)(uintptr_t)memory, 4u << 20,
-                                                    TOPKD_ACCESS_READ, &region));
-        EXPECT(TOPKD_OK, topkd_region_unregister(region));
-        CU(cuMemFree(memory));
-    }
-    service_sleep_ms(100); /* the last unmapping is the worker's to do in the background */
-    size_t after_bytes;
-    CU(cuMemGetInfo(&after_bytes, &total_bytes));
-    CHECK(after_bytes + (16u << 20) >= free_bytes[1], "free device memory fell from %zu to %zu",
-          free_bytes[1], after_bytes);
-    service_request_close(&request);
-    topkd_client_close(client);
-}
-
 void service_case_idle(const struct service_options *options)
 {
     struct topkd_client *client = service_open(options, "idle");

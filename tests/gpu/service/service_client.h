@@ -20,6 +20,9 @@ struct service_options {
     uint64_t seed;
 };
 
+/* Whose name failures carry. */
+void service_case_begin(const char *name);
+
 /* Ends the process with one line, FAIL and the place, unless the condition holds. */
 #define CHECK(condition, ...)                                                                      \
     ((condition) ? (void)0 : service_fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
@@ -81,6 +84,9 @@ void service_sleep_ms(uint32_t ms);
     X(stale, "memory freed and allocated again at the same address")                               \
     X(ranges, "geometry that would leave the registered bytes")                                    \
     X(growth, "many requests and registrations: device memory does not grow")                      \
+    X(evict, "more shapes than graphs are kept")                                                   \
+    X(hidden, "a process that does not see the session's device")                                  \
+    X(crowd, "regions are unregistered under load")                                                \
     X(idle, "holds regions and a waiting request until it is killed")                              \
     X(fault, "some request meets a fault of the device, those after it are right")                 \
     X(survive, "the worker is killed under a waiting stream")                                      \
