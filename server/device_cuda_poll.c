@@ -175,11 +175,10 @@ void cuda_poller_wake(struct device_cuda *cuda)
 
 void cuda_poller_pass(struct device_cuda *cuda)
 {
-    /* What the caller wrote before is seen by every turn that begins after this. */
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     for (int i = 0; i < CUDA_LOOKERS; i++) {
-        const struct cuda_looker *looker = &cuda->poller.lookers[i];
-        uint64_t num_turns = __atomic_load_n(&looker->num_turns, __ATOMIC_SEQ_CST);
+        struct cuda_looker *looker = &cuda->poller.lookers[i];
+        /* A write, so that what the caller wrote before is seen by every turn that begins later. */
+        uint64_t num_turns = __atomic_fetch_add(&looker->num_turns, 0, __ATOMIC_SEQ_CST);
         while (num_turns % 2 == 1 &&
                __atomic_load_n(&looker->num_turns, __ATOMIC_SEQ_CST) == num_turns)
             pause_ns(PAUSE_NS);
