@@ -1,5 +1,6 @@
 /* The CUDA half of topk_select.h in a build without CUDA: every call says so. */
 #include "cpu/detail.h"
+#include "topk_step.h"
 
 static enum topk_status refuse(char *detail)
 {
@@ -36,6 +37,25 @@ enum topk_status topk_cuda_enqueue(const struct topk_plan *plan, const struct to
     (void)plan;
     (void)d_args;
     (void)d_workspace;
+    (void)stream;
+    return refuse(detail);
+}
+
+enum topk_status topk_cuda_step_load(char *detail)
+{
+    return refuse(detail);
+}
+
+enum topk_status topk_cuda_step_begin(struct topk_step *d_step, void *stream, char *detail)
+{
+    (void)d_step;
+    (void)stream;
+    return refuse(detail);
+}
+
+enum topk_status topk_cuda_step_end(struct topk_step *d_step, void *stream, char *detail)
+{
+    (void)d_step;
     (void)stream;
     return refuse(detail);
 }
