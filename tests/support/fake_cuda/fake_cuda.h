@@ -12,7 +12,9 @@
  *
  * Load it with LD_PRELOAD. Environment: FAKE_CUDA_DEVICES (how many, default 1), FAKE_CUDA_FIRST
  * (ordinal of the first visible one, default 0: another process may see another device),
- * FAKE_CUDA_KERNEL_US (least time of a selection).
+ * FAKE_CUDA_KERNEL_US (least time of a selection), FAKE_CUDA_WALL (1: what frees memory blocks
+ * while any stream of the process waits for a value, and every other call behind it, as the real
+ * driver does; a process that stands so for five seconds is aborted).
  */
 #ifndef TOPKD_TESTS_FAKE_CUDA_H
 #define TOPKD_TESTS_FAKE_CUDA_H
@@ -22,14 +24,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum fake_kind { FAKE_COPY, FAKE_SET, FAKE_WRITE, FAKE_WAIT, FAKE_SELECT };
+enum fake_kind {
+    FAKE_COPY,
+    FAKE_SET,
+    FAKE_WRITE,
+    FAKE_WAIT,
+    FAKE_SELECT,
+    FAKE_BEGIN, /* of a step, and its end */
+    FAKE_END
+};
 
 struct fake_op {
     enum fake_kind kind;
     void *to;
-    const void *from; /* of a copy; of a selection: its arguments */
+    const void *from; /* of a copy; of a selection: its arguments; of a step: its state */
     uint64_t value;
-    size_t size;
+    size_t size;    /* of a copy; of a write or a wait: 4 or 8 */
+    unsigned flags; /* of a wait */
 };
 
 #define FAKE_OPS_MAX 64 /* of a graph */
@@ -44,6 +55,10 @@ CUresult fake_push(CUstream stream, const struct fake_op *op);
 
 /* What a stream does with FAKE_SELECT. */
 void fake_select(const void *args);
+
+/* What frees memory goes through here first, what else enters the driver through the other. */
+void fake_wall_meet(const char *call);
+void fake_wall_pass(void);
 
 enum fake_memory { FAKE_DEVICE, FAKE_POOL, FAKE_MANAGED, FAKE_HOST, FAKE_OPENED, FAKE_VIRTUAL };
 

@@ -245,6 +245,7 @@ static bool take(uintptr_t base, enum fake_memory kind, struct allocation *one_p
 
 CUresult cuMemFree(CUdeviceptr pointer)
 {
+    fake_wall_meet("cuMemFree");
     struct allocation one;
     if (!take(pointer, FAKE_DEVICE, &one) && !take(pointer, FAKE_POOL, &one) &&
         !take(pointer, FAKE_MANAGED, &one))
@@ -266,6 +267,7 @@ CUresult cuMemHostAlloc(void **pointer_p, size_t size, unsigned int flags)
 
 CUresult cuMemFreeHost(void *pointer)
 {
+    fake_wall_meet("cuMemFreeHost");
     struct allocation one;
     if (!take((uintptr_t)pointer, FAKE_HOST, &one))
         return CUDA_ERROR_INVALID_VALUE;
@@ -283,6 +285,7 @@ CUresult cuMemHostRegister(void *pointer, size_t size, unsigned int flags)
 
 CUresult cuMemHostUnregister(void *pointer)
 {
+    fake_wall_meet("cuMemHostUnregister");
     struct allocation one;
     return take((uintptr_t)pointer, FAKE_HOST, &one) ? CUDA_SUCCESS
                                                      : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -395,6 +398,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer_p, CUipcMemHandle from, unsigne
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
+    fake_wall_meet("cuIpcCloseMemHandle");
     struct allocation one;
     if (!take(pointer, FAKE_OPENED, &one))
         return CUDA_ERROR_INVALID_VALUE;
@@ -538,6 +542,7 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc 
 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
+    fake_wall_meet("cuMemUnmap");
     uintptr_t at = pointer;
     while (at < pointer + size) {
         struct allocation one;

@@ -2,8 +2,10 @@
 #include "fake_cuda.h"
 
 #include "topk_select.h"
+#include "topk_step.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,6 +33,99 @@ static void pause_us(long us)
     (void)nanosleep(&pause, NULL);
 }
 
+/* ---- The wall -------------------------------------------------------------------------------- */
+
+static uint32_t num_waiting; /* streams inside a wait */
+static uint32_t num_met;     /* calls that stand at the wall */
+
+static bool has_wall(void)
+{
+    const char *text = getenv("FAKE_CUDA_WALL");
+    return text != NULL && text[0] == '1';
+}
+
+void fake_wall_meet(const char *call)
+{
+    if (!has_wall())
+        return;
+    __atomic_fetch_add(&num_met, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; __atomic_load_n(&num_waiting, __ATOMIC_SEQ_CST) > 0; i++) {
+        if (i == 50000) {
+            fprintf(stderr,
+                    "fake_cuda: %s was called while a stream waits, and nobody released it\n",
+                    call);
+            abort();
+        }
+        pause_us(100);
+    }
+    __atomic_fetch_sub(&num_met, 1, __ATOMIC_SEQ_CST);
+}
+
+void fake_wall_pass(void)
+{
+    while (__atomic_load_n(&num_met, __ATOMIC_SEQ_CST) > 0)
+        pause_us(50);
+}
+
+/* ---- Streams --------------------------------------------------------------------------------- */
+
+static uint64_t load_value(const struct fake_op *op)
+{
+    return op->size == 4 ? __atomic_load_n((uint32_t *)op->to, __ATOMIC_SEQ_CST)
+                         : __atomic_load_n((uint64_t *)op->to, __ATOMIC_SEQ_CST);
+}
+
+static bool is_reached(const struct fake_op *op)
+{
+    uint64_t value = load_value(op);
+    switch (op->flags & 3u) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return op->size == 4 ? (int32_t)((uint32_t)value - (uint32_t)op->value) >= 0
+                             : (int64_t)(value - op->value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return value == op->value;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (value & op->value) != 0;
+    default:
+        abort(); /* NOR is not the product's */
+    }
+}
+
+static void wait_value(const struct fake_op *op)
+{
+    if (is_reached(op))
+        return;
+    __atomic_fetch_add(&num_waiting, 1, __ATOMIC_SEQ_CST);
+    while (!is_reached(op))
+        pause_us(20);
+    __atomic_fetch_sub(&num_waiting, 1, __ATOMIC_SEQ_CST);
+}
+
+/* As kernels/cuda/step.cu. */
+static void fake_step_begin(struct topk_step *step)
+{
+    bool is_real = true;
+    if (__atomic_load_n(&step->paused, __ATOMIC_SEQ_CST) != 0)
+        is_real = __atomic_load_n(step->mailbox, __ATOMIC_SEQ_CST) == TOPK_STEP_ASKED;
+    int32_t rows = step->rows_max;
+    if (step->live_rows != NULL) {
+        int32_t live = *step->live_rows;
+        rows = live < 0 ? 0 : live < rows ? live : rows;
+    }
+    step->args->num_rows = is_real ? rows : 0;
+    step->is_real = is_real;
+}
+
+static void fake_step_end(struct topk_step *step)
+{
+    if (step->is_real) {
+        __atomic_store_n(step->mailbox, TOPK_STEP_ANSWERED, __ATOMIC_SEQ_CST);
+        step->num_real++;
+    }
+    __atomic_store_n(&step->counts->num_real, step->num_real, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&step->counts->num_ended, ++step->num_ended, __ATOMIC_SEQ_CST);
+}
+
 static void run(const struct fake_op *op)
 {
     switch (op->kind) {
@@ -41,14 +136,22 @@ static void run(const struct fake_op *op)
         memset(op->to, (int)op->value, op->size);
         break;
     case FAKE_WRITE:
-        __atomic_store_n((uint64_t *)op->to, op->value, __ATOMIC_SEQ_CST);
+        if (op->size == 4)
+            __atomic_store_n((uint32_t *)op->to, (uint32_t)op->value, __ATOMIC_SEQ_CST);
+        else
+            __atomic_store_n((uint64_t *)op->to, op->value, __ATOMIC_SEQ_CST);
         break;
     case FAKE_WAIT:
-        while ((int64_t)(__atomic_load_n((uint64_t *)op->to, __ATOMIC_SEQ_CST) - op->value) < 0)
-            pause_us(20);
+        wait_value(op);
         break;
     case FAKE_SELECT:
         fake_select(op->from);
+        break;
+    case FAKE_BEGIN:
+        fake_step_begin((struct topk_step *)op->to);
+        break;
+    case FAKE_END:
+        fake_step_end((struct topk_step *)op->to);
         break;
     }
 }
@@ -105,6 +208,7 @@ static CUstream real_stream(CUstream stream)
 
 CUresult fake_push(CUstream stream, const struct fake_op *op)
 {
+    fake_wall_pass();
     stream = real_stream(stream);
     pthread_mutex_lock(&stream->mutex);
     CUresult result = CUDA_SUCCESS;
@@ -172,25 +276,60 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr to, cuuint64_t value,
 {
     (void)flags;
     return fake_push(
-        stream, &(struct fake_op){.kind = FAKE_WRITE, .to = (void *)(uintptr_t)to, .value = value});
+        stream, &(struct fake_op){
+                    .kind = FAKE_WRITE, .to = (void *)(uintptr_t)to, .value = value, .size = 8});
 }
 
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned int flags)
 {
-    (void)flags;
-    return fake_push(
-        stream, &(struct fake_op){.kind = FAKE_WAIT, .to = (void *)(uintptr_t)at, .value = value});
+    return fake_push(stream, &(struct fake_op){.kind = FAKE_WAIT,
+                                               .to = (void *)(uintptr_t)at,
+                                               .value = value,
+                                               .size = 8,
+                                               .flags = flags});
+}
+
+/* One operation of a batch; they are done in their order. */
+static bool op_of(const CUstreamBatchMemOpParams *params, struct fake_op *op)
+{
+    switch (params->operation) {
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        *op = (struct fake_op){.kind = FAKE_WRITE,
+                               .to = (void *)(uintptr_t)params->writeValue.address,
+                               .value = params->writeValue.value64,
+                               .size = 8};
+        break;
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        *op = (struct fake_op){.kind = FAKE_WAIT,
+                               .to = (void *)(uintptr_t)params->waitValue.address,
+                               .value = params->waitValue.value64,
+                               .size = 8,
+                               .flags = params->waitValue.flags};
+        break;
+    default:
+        return false;
+    }
+    if (params->operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+        params->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32) {
+        op->size = 4;
+        op->value = (uint32_t)op->value;
+    }
+    return true;
 }
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int num, CUstreamBatchMemOpParams *params,
                             unsigned int flags)
 {
+    (void)flags;
     for (unsigned i = 0; i < num; i++) {
-        if (params[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
-            cuStreamWriteValue64(stream, params[i].writeValue.address, params[i].writeValue.value64,
-                                 flags);
-        else
+        struct fake_op op;
+        if (!op_of(&params[i], &op))
             return CUDA_ERROR_NOT_SUPPORTED;
+        CUresult result = fake_push(stream, &op);
+        if (result != CUDA_SUCCESS)
+            return result;
     }
     return CUDA_SUCCESS;
 }
@@ -236,6 +375,30 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph_p)
 {
     *graph_p = stream->capturing;
     stream->capturing = NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphCreate(CUgraph *graph_p, unsigned int flags)
+{
+    (void)flags;
+    *graph_p = calloc(1, sizeof(**graph_p));
+    return *graph_p != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Nodes are done in the order in which they were added, which their dependencies allow. */
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node_p, CUgraph graph,
+                                  const CUgraphNode *dependencies, size_t num_dependencies,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+    (void)dependencies;
+    (void)num_dependencies;
+    for (unsigned i = 0; i < params->count; i++) {
+        if (graph->num_ops == FAKE_OPS_MAX ||
+            !op_of(&params->paramArray[i], &graph->ops[graph->num_ops]))
+            return CUDA_ERROR_INVALID_VALUE;
+        graph->num_ops++;
+    }
+    *node_p = (CUgraphNode)&graph->ops[graph->num_ops - 1];
     return CUDA_SUCCESS;
 }
 
@@ -330,6 +493,26 @@ enum topk_status topk_cuda_enqueue(const struct topk_plan *plan, const struct to
     selections = selection;
     pthread_mutex_unlock(&mutex);
     fake_push(stream, &(struct fake_op){.kind = FAKE_SELECT, .from = selection});
+    return TOPK_OK;
+}
+
+enum topk_status topk_cuda_step_load(char *detail)
+{
+    (void)detail;
+    return TOPK_OK;
+}
+
+enum topk_status topk_cuda_step_begin(struct topk_step *d_step, void *stream, char *detail)
+{
+    (void)detail;
+    fake_push(stream, &(struct fake_op){.kind = FAKE_BEGIN, .to = d_step});
+    return TOPK_OK;
+}
+
+enum topk_status topk_cuda_step_end(struct topk_step *d_step, void *stream, char *detail)
+{
+    (void)detail;
+    fake_push(stream, &(struct fake_op){.kind = FAKE_END, .to = d_step});
     return TOPK_OK;
 }
 
