@@ -23,6 +23,8 @@ struct device_config {
     char device[WIRE_UUID_SIZE]; /* which one */
     uint32_t threads;            /* of the CPU device; 0: one a processor */
     uint32_t lanes;              /* jobs that run at the same time */
+    uint32_t client_lanes_max;   /* mailboxes open at once */
+    uint32_t lane_idle_ms;       /* a mailbox without a step for so long is disarmed */
     const char *shm_prefix;      /* of the names of shared objects; kept by pointer */
     /* Of the worker's socket; a device that needs a side socket puts it beside, with that mode and
      * group (-1: leave it). */
@@ -41,7 +43,7 @@ struct device_info {
     char name[WIRE_NAME_SIZE]; /* for people */
     uint32_t k_max;
     uint64_t rows_max, width_max;
-    uint32_t client_lanes_max; /* a session; 0: no client lanes on this device */
+    uint32_t client_lanes_max; /* mailboxes; 0: none on this device */
 };
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -117,6 +119,27 @@ struct device_job {
 
 struct device_lane;
 
+/* ---- Mailboxes ------------------------------------------------------------------------------- */
+
+/* A selection that a stream of the client's triggers (struct wire_mailbox), as often as it likes.
+ * Regions and bucket are the caller's to hold until it is closed. */
+struct device_mailbox_config {
+    struct topk_args args; /* num_rows: the most rows of a step */
+    struct bucket *bucket;
+    uintptr_t live_rows;      /* address of int32 [1], or 0: args.num_rows */
+    uintptr_t device_mailbox; /* address of word and release, or 0: in the file */
+    const struct wire_memory *file;
+    struct peer peer; /* who handed the file over */
+};
+
+struct device_mailbox;
+
+struct device_mailbox_counts {
+    uint32_t num_open;
+    uint64_t num_steps;  /* since the device was opened */
+    uint64_t num_pauses; /* times that all mailboxes stood still so that memory could be freed */
+};
+
 /* ---- The table ------------------------------------------------------------------------------- */
 
 /* `detail` is WIRE_DETAIL_SIZE bytes and gets the text of an error. */
@@ -160,8 +183,9 @@ struct device_ops {
 
     /* A lane runs the jobs submitted to it in order, like a stream: wait for the semaphore, select,
      * signal. A device may let jobs overtake one that waits, and run jobs at the same time that do
-     * not touch what the other writes, but for those that signal the same semaphore. A job that fails or is cancelled signals as well, in its
-     * turn, with its status. Lanes do not wait for each other. */
+     * not touch what the other writes, but for those that signal the same semaphore. A job that
+     * fails or is cancelled signals as well, in its turn, with its status. Lanes do not wait for
+     * each other. */
     enum topkd_status (*lane_create)(struct device *device, struct device_shared *page,
                                      struct device_lane **lane_p, char *detail);
     /* No job is in flight, none will come. Any thread. */
@@ -176,6 +200,17 @@ struct device_ops {
      * that wakes the loop for all that happens anyway. A device that has it also looks by itself,
      * later than a loop that spins would. */
     bool (*look)(struct device *device);
+
+    /* The mailbox's steps run beside the lanes. NULL on a device that has none (client_lanes_max is
+     * 0). Open: BUSY when all places are taken. Close: its last step has ended, the client's memory
+     * is not touched any more; any thread, and it takes some 100 us. */
+    enum topkd_status (*mailbox_open)(struct device *device,
+                                      const struct device_mailbox_config *config,
+                                      struct device_mailbox **mailbox_p, char *detail);
+    void (*mailbox_close)(struct device *device, struct device_mailbox *mailbox);
+    void (*mailbox_counts)(struct device *device, struct device_mailbox_counts *counts_p);
+    /* Whether the device is lost for good, which no job may be there to say. May be NULL. */
+    bool (*is_lost)(const struct device *device);
 
     /* One small selection with a known answer (canary.h). Blocks; on any one thread at a time. */
     enum topkd_status (*self_test)(struct device *device, uint64_t seed, char *detail);

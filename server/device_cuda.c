@@ -280,16 +280,46 @@ static enum topkd_status channel_open(struct device_cuda *cuda, const struct dev
     return fd_channel_open(&channel, &cuda->channel, detail);
 }
 
-/* Counters of rows, and the stream of small copies. */
+/* The streams that must not share a hardware queue, before all others. */
+static enum topkd_status streams_open(struct device_cuda *cuda, char *detail)
+{
+    CUstream *side[] = {&cuda->mailbox_stream, &cuda->routes_stream, &cuda->capture_stream};
+    enum topkd_status status = TOPKD_OK;
+    for (uint32_t i = 0; i < cuda->mailboxes_max && status == TOPKD_OK; i++)
+        status = cuda_track_init(cuda, &cuda->mailbox_tracks[i], CUDA_TRACK_MAILBOX, detail);
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < 3 && status == TOPKD_OK && result == CUDA_SUCCESS; i++)
+        result = cuda->driver->cuStreamCreate(side[i], CU_STREAM_NON_BLOCKING);
+    return result == CUDA_SUCCESS
+               ? status
+               : cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make streams", detail);
+}
+
+static enum topkd_status steps_open(char *detail)
+{
+    char reason[TOPK_DETAIL_SIZE] = "";
+    if (topk_cuda_step_load(reason) == TOPK_OK)
+        return TOPKD_OK;
+    return detail_set(detail, TOPKD_E_UNSUPPORTED, "cannot load the kernels of lanes: %s", reason);
+}
+
+static void streams_close(struct device_cuda *cuda)
+{
+    CUstream side[] = {cuda->mailbox_stream, cuda->routes_stream, cuda->capture_stream};
+    for (uint32_t i = 0; i < CUDA_MAILBOXES_MAX; i++)
+        cuda_track_fini(&cuda->mailbox_tracks[i]);
+    for (uint32_t i = 0; i < 3 && !cuda->is_faulted; i++) {
+        if (side[i] != NULL)
+            cuda->driver->cuStreamDestroy(side[i]);
+    }
+}
+
+/* Counters of rows, and where they are copied to. */
 static enum topkd_status routes_open(struct device_cuda *cuda, char *detail)
 {
     const struct cuda_driver *driver = cuda->driver;
     size_t size_bytes = sizeof(struct topk_routes);
-    CUresult result = driver->cuStreamCreate(&cuda->routes_stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuStreamCreate(&cuda->capture_stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuMemAlloc(&cuda->d_routes, size_bytes);
+    CUresult result = driver->cuMemAlloc(&cuda->d_routes, size_bytes);
     if (result == CUDA_SUCCESS)
         result = driver->cuMemHostAlloc((void **)&cuda->h_routes, size_bytes + 64, 0);
     if (result == CUDA_SUCCESS)
@@ -315,16 +345,14 @@ static void cuda_close(struct device *device)
         cuda_lane_fini(cuda->lanes[i]);
         free(cuda->lanes[i]);
     }
+    topkd_assert(cuda->num_mailboxes == 0);
+    streams_close(cuda);
     fd_channel_close(cuda->channel);
     if (cuda->context != NULL && !cuda->is_faulted) {
         if (cuda->h_routes != NULL)
             cuda->driver->cuMemFreeHost(cuda->h_routes);
         if (cuda->d_routes != 0)
             cuda->driver->cuMemFree(cuda->d_routes);
-        if (cuda->capture_stream != NULL)
-            cuda->driver->cuStreamDestroy(cuda->capture_stream);
-        if (cuda->routes_stream != NULL)
-            cuda->driver->cuStreamDestroy(cuda->routes_stream);
         cuda->driver->cuDevicePrimaryCtxRelease(cuda->device);
     }
     pthread_mutex_destroy(&cuda->routes_mutex);
@@ -352,6 +380,9 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     if (cuda == NULL)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for the CUDA device");
     cuda->base.ops = &cuda_ops;
+    cuda->mailboxes_max = config->client_lanes_max < CUDA_MAILBOXES_MAX ? config->client_lanes_max
+                                                                        : CUDA_MAILBOXES_MAX;
+    cuda->mailbox_idle_ns = (uint64_t)config->lane_idle_ms * UINT64_C(1000000);
     pthread_mutex_init(&cuda->mutex, NULL);
     pthread_mutex_init(&cuda->routes_mutex, NULL);
     read_test_fault(cuda);
@@ -359,9 +390,13 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     if (status == TOPKD_OK)
         status = channel_open(cuda, config, detail);
     if (status == TOPKD_OK)
+        status = streams_open(cuda, detail);
+    if (status == TOPKD_OK)
         status = routes_open(cuda, detail);
     if (status == TOPKD_OK)
         status = canary_open(cuda, detail);
+    if (status == TOPKD_OK)
+        status = steps_open(detail);
     if (status == TOPKD_OK)
         status = cuda_lanes_reserve(cuda, config->lanes, detail);
     if (status == TOPKD_OK)
@@ -384,7 +419,7 @@ static void cuda_info(const struct device *device, struct device_info *info_p)
                                    .k_max = TOPK_K_MAX,
                                    .rows_max = TOPK_ROWS_MAX,
                                    .width_max = TOPK_WIDTH_MAX,
-                                   .client_lanes_max = 0};
+                                   .client_lanes_max = cuda->mailboxes_max};
     memcpy(info_p->name, cuda->name, sizeof(info_p->name));
 }
 
@@ -406,6 +441,12 @@ static void cuda_routes(const struct device *device, struct topk_routes *routes_
     pthread_mutex_unlock(&cuda->routes_mutex);
 }
 
+static bool cuda_is_lost(const struct device *device)
+{
+    const struct device_cuda *cuda = (const struct device_cuda *)device;
+    return __atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED);
+}
+
 static const struct device_ops cuda_ops = {
     .open = cuda_open,
     .close = cuda_close,
@@ -425,6 +466,10 @@ static const struct device_ops cuda_ops = {
     .lane_submit = cuda_lane_submit,
     .lane_cancel = cuda_lane_cancel,
     .look = cuda_look,
+    .is_lost = cuda_is_lost,
+    .mailbox_open = cuda_mailbox_open,
+    .mailbox_close = cuda_mailbox_close,
+    .mailbox_counts = cuda_mailbox_counts,
     .self_test = cuda_self_test,
 };
 

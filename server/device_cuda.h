@@ -5,17 +5,25 @@
  *   device_cuda_graph.c   shape buckets as captured graphs, one instance a lane
  *   device_cuda_lane.c    lanes: which job may run, each enqueued when its semaphore is reached
  *   device_cuda_track.c   a stream with what its work needs: descriptors, workspace, end marks
- *   device_cuda_poll.c    the thread that sees work end and semaphores rise
+ *   device_cuda_mailbox.c lanes of clients: opening and closing
+ *   device_cuda_arm.c     their steps, armed ahead; pauses, so that memory can be freed
+ *   device_cuda_poll.c    the thread that sees work end, semaphores rise and steps go by
  *   device_cuda_memory.c  semaphore pages and arenas; client memory by IPC handle or descriptors
  *   device_cuda_driver.c  libcuda, loaded at run time
  *
- * No stream of this process ever waits for a client. Measured (H200, driver 580, with and without
- * MPS, 2026-11): while any stream of a context waits on a value, cuMemFree, cuMemFreeHost and
- * cuIpcCloseMemHandle block, and with them every other call into the driver, the one that would
+ * No stream of a session's lane ever waits for a client. Measured (H200, driver 580, with and
+ * without MPS, 2026-11): while any stream of a context waits on a value, cuMemFree, cuMemFreeHost
+ * and cuIpcCloseMemHandle block, and with them every other call into the driver, the one that would
  * release the wait included. One client that never signals would stop all the others. So semaphores
  * are host memory that both sides map and that streams of both sides can write; the worker looks at
  * them itself, and enqueues a job when its value is there. That costs some microseconds after the
  * producer's signal; a wait can end at any time with nothing to undo.
+ *
+ * Streams of mailboxes do wait. Therefore whoever calls what blocks (cuMemFree, cuMemFreeHost,
+ * cuMemHostUnregister, cuIpcCloseMemHandle, cuMemUnmap) does so between cuda_quiet_begin and
+ * cuda_quiet_end: no stream waits then. What does not block while one waits: allocating,
+ * registering, opening, capturing, making, uploading and destroying graphs, making and destroying
+ * streams (tests/bench/bench_lane_probe.cu, same device).
  */
 #ifndef TOPKD_SERVER_DEVICE_CUDA_H
 #define TOPKD_SERVER_DEVICE_CUDA_H
@@ -23,20 +31,28 @@
 #include "device.h"
 #include "device_cuda_driver.h"
 #include "fd_channel.h"
+#include "topk_step.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 /* CUDA gives a context at most this many hardware queues (CUDA_DEVICE_MAX_CONNECTIONS); streams
  * beyond share one and run one after the other. */
 #define CUDA_CONNECTIONS 32u
 /* Lanes of sessions: the queues, less those of the side streams below and two for the driver. */
 #define CUDA_LANES_MAX 28u
+/* Mailboxes: the queues less the four side streams (pauses, routes, capture, canary). Their streams
+ * and those four are made first, so that each has a queue of its own; tracks of lanes that share
+ * one of these are helped by relieve() in device_cuda_arm.c. */
+#define CUDA_MAILBOXES_MAX 28u
 /* Tracks of a lane. Measured (H200, driver 580, 2026-11): eight selections of 64 x 131072 in flight
  * take 34.9 us each on one stream, 27 of them the selection, and 20 us on two: the next one's
  * descriptor and blocks come while the last blocks of the one before run. */
 #define CUDA_LANE_TRACKS 2u
 #define CUDA_TRACK_CANARY (CUDA_LANES_MAX * CUDA_LANE_TRACKS) /* number of the self-test's own */
 #define CUDA_TRACKS_ALL (CUDA_TRACK_CANARY + 1)
+#define CUDA_TRACK_MAILBOX                                                                         \
+    CUDA_TRACKS_ALL /* number of every mailbox's: no bucket has graphs there */
 /* Jobs of a track on the device at a time. Choice: a lane's eight hide the round trip over the host
  * behind work of 10 us each; more would only let a flood of one session stand longer in others'
  * way. */
@@ -58,6 +74,20 @@ struct cuda_request {
     struct topk_args args;
     uint8_t reserved[256 - sizeof(struct topk_args)];
     int32_t lengths[WIRE_LENGTHS_MAX];
+    struct topk_step step; /* of a mailbox */
+};
+_Static_assert(offsetof(struct cuda_request, step) % 16 == 0, "as topk_step.h asks");
+
+/* Choices. Steps of one launch: half as much of a processor a step as with one (H200: 2.0-2.7 us of
+ * a processor a step); launches ahead: at 20,000 steps a second the poller has 400 us to come by.
+ */
+#define CUDA_STEPS_PER_LAUNCH 4u
+#define CUDA_LAUNCHES_AHEAD 3u
+
+/* What the poller sees of a mailbox's track; pinned, written by streams. */
+struct cuda_step_marks {
+    struct topk_step_counts counts;
+    uint64_t num_cleared; /* pauses that are over */
 };
 
 /* Scratch of a track. Older ones stay for the graphs that were captured with them. */
@@ -106,6 +136,7 @@ struct cuda_track {
     struct cuda_request *h_requests;    /* [CUDA_TRACK_DEPTH], pinned */
     uint8_t (*small)[CUDA_SMALL_BYTES]; /* [CUDA_TRACK_DEPTH], not pinned: for small descriptors */
     uint64_t *h_ended;                  /* pinned, written by the stream: number of the last end */
+    struct cuda_step_marks *h_marks;    /* pinned, of a mailbox */
     struct cuda_workspaces workspaces;
     const struct cuda_bucket *last; /* whose work used the workspace last; NULL: nobody's */
 
@@ -138,6 +169,38 @@ struct device_lane {
     struct cuda_watch watches[CUDA_WATCHES_MAX]; /* semaphores that waiting jobs wait for */
     uint32_t num_watches;
     uint32_t num_jobs; /* running and waiting */
+};
+
+/*
+ *            arm                 idle, quiet, closing          all steps have ended
+ *   CLEAR ---------> ARMED ------------------------> RELEASED ---------------------> CLEARING
+ *     ^                                                                                 |
+ *     '------------------------- the stream has cleared both words --------------------'
+ *
+ * A stream waits for the client in ARMED alone; in RELEASED it runs out within microseconds.
+ */
+enum cuda_mailbox_state { MAILBOX_CLEAR, MAILBOX_ARMED, MAILBOX_RELEASED, MAILBOX_CLEARING };
+
+struct device_mailbox {
+    struct device_cuda *cuda;
+    struct cuda_track *track; /* one of cuda->mailbox_tracks; NULL: none yet */
+    CUgraphExec exec;         /* CUDA_STEPS_PER_LAUNCH steps */
+    struct wire_mailbox *file;
+    dev_t file_device; /* which file it is */
+    ino_t file_inode;
+    bool is_registered, is_device; /* the file; the word lies in device memory */
+    CUdeviceptr d_mailbox;
+
+    /* Guarded by cuda->mutex; the poller reads state and num_armed without it. */
+    uint32_t state; /* enum cuda_mailbox_state */
+    bool is_wanted; /* armed again after a pause */
+    bool is_closing;
+    uint64_t num_armed; /* steps launched since open */
+    uint64_t num_clears;
+
+    /* The poller's. */
+    uint64_t seen_ended, moved_ns;
+    uint64_t asked_ns; /* since when the step that is asked for has not begun; 0: none is */
 };
 
 /* Who looks at end marks and semaphores: the poller's thread, and the loop while it spins. */
@@ -184,6 +247,16 @@ struct device_cuda {
     struct cuda_poller poller;
     bool poller_started;
 
+    CUstream mailbox_stream; /* of pauses: one for all, so that their order is the calls' */
+    uint32_t mailboxes_max;
+    uint64_t mailbox_idle_ns;
+    struct cuda_track mailbox_tracks[CUDA_MAILBOXES_MAX]; /* the first mailboxes_max are made */
+    uint32_t num_mailboxes;                               /* open ones; where they are has holes */
+    struct device_mailbox *mailboxes[CUDA_MAILBOXES_MAX]; /* by the place of their track */
+    uint32_t num_quiet;                                   /* who needs that no stream waits */
+    uint64_t num_pauses, num_steps_closed;
+    uint64_t stall_looked_ns; /* the poller's */
+
     struct {
         struct cuda_track track;
         struct bucket bucket;
@@ -225,6 +298,10 @@ enum topkd_status cuda_exec_prepare(struct cuda_track *track, char *detail);
 
 /* Undoes it for a track that could not be made. With the mutex. */
 void cuda_exec_forget(struct cuda_track *track);
+
+/* A graph of CUDA_STEPS_PER_LAUNCH steps on the mailbox's track. With the mutex. */
+enum topkd_status cuda_steps_make(struct device_mailbox *mailbox, const struct cuda_bucket *bucket,
+                                  char *detail);
 
 /* ---- device_cuda_track.c --------------------------------------------------------------------- */
 
@@ -274,6 +351,31 @@ bool cuda_lane_wants(const struct device_lane *lane);
 
 /* The context is lost: ends every job with DEVICE_FAULT. With the mutex. */
 void cuda_lanes_fault(struct device_cuda *cuda);
+
+/* ---- device_cuda_mailbox.c ------------------------------------------------------------------- */
+
+enum topkd_status cuda_mailbox_open(struct device *device,
+                                    const struct device_mailbox_config *config,
+                                    struct device_mailbox **mailbox_p, char *detail);
+void cuda_mailbox_close(struct device *device, struct device_mailbox *mailbox);
+void cuda_mailbox_counts(struct device *device, struct device_mailbox_counts *counts_p);
+
+/* ---- device_cuda_arm.c ----------------------------------------------------------------------- */
+
+/* Takes the mailbox as far as it goes now. `is_idle`: nothing has moved for long. With the mutex.
+ */
+void cuda_mailbox_advance(struct device_mailbox *mailbox, bool is_idle);
+
+/* A look at every mailbox; how long the poller may rest, 0: nothing is open. The poller's. */
+uint64_t cuda_mailboxes_look(struct device_cuda *cuda, uint64_t now_ns);
+
+/* Whether the stream of one has met an error that no later call would survive. With the mutex. */
+void cuda_mailboxes_check(struct device_cuda *cuda);
+
+/* From begin (on return) to end no stream of the process waits for a client. Nests, on any threads;
+ * without the mutex. Steps that clients ask for meanwhile run after the last end. */
+void cuda_quiet_begin(struct device_cuda *cuda);
+void cuda_quiet_end(struct device_cuda *cuda);
 
 /* ---- device_cuda_poll.c ---------------------------------------------------------------------- */
 

@@ -51,6 +51,7 @@
     X(cuStreamSynchronize)                                                                         \
     X(cuStreamQuery)                                                                               \
     X(cuStreamBatchMemOp)                                                                          \
+    X(cuStreamWaitValue64)                                                                         \
     X(cuStreamBeginCapture)                                                                        \
     X(cuStreamEndCapture)                                                                          \
     X(cuGraphInstantiateWithFlags)                                                                 \

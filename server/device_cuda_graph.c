@@ -39,8 +39,39 @@ static enum topkd_status workspace_get(struct cuda_track *track, uint64_t size_b
 
 /* ---- Graphs ---------------------------------------------------------------------------------- */
 
+/* One selection; for a mailbox, the steps of one launch. */
+static enum topk_status enqueue(struct cuda_track *track, const struct topk_plan *plan,
+                                CUdeviceptr workspace, const struct device_mailbox *mailbox,
+                                char *reason)
+{
+    struct device_cuda *cuda = track->cuda;
+    CUstream stream = cuda->capture_stream;
+    const struct topk_args *d_args = (const struct topk_args *)(uintptr_t)track->d_request;
+    void *d_workspace = (void *)(uintptr_t)workspace;
+    if (mailbox == NULL)
+        return topk_cuda_enqueue(plan, d_args, d_workspace, stream, reason);
+    struct topk_step *d_step =
+        (struct topk_step *)(uintptr_t)(track->d_request + offsetof(struct cuda_request, step));
+    /* Both words in one comparison: the low one asked (ANSWERED has another bit), or any release.
+     */
+    const uint64_t bits = (uint64_t)WIRE_MAILBOX_RELEASED << 32 | WIRE_MAILBOX_ASKED;
+    enum topk_status status = TOPK_OK;
+    for (uint32_t i = 0; i < CUDA_STEPS_PER_LAUNCH && status == TOPK_OK; i++) {
+        if (cuda->driver->cuStreamWaitValue64(stream, mailbox->d_mailbox, bits,
+                                              CU_STREAM_WAIT_VALUE_AND) != CUDA_SUCCESS)
+            return TOPK_E_CUDA;
+        status = topk_cuda_step_begin(d_step, stream, reason);
+        if (status == TOPK_OK)
+            status = topk_cuda_enqueue(plan, d_args, d_workspace, stream, reason);
+        if (status == TOPK_OK)
+            status = topk_cuda_step_end(d_step, stream, reason);
+    }
+    return status;
+}
+
 static enum topkd_status capture(struct cuda_track *track, const struct topk_plan *plan,
-                                 CUdeviceptr workspace, CUgraph *graph_p, char *detail)
+                                 CUdeviceptr workspace, const struct device_mailbox *mailbox,
+                                 CUgraph *graph_p, char *detail)
 {
     struct device_cuda *cuda = track->cuda;
     const struct cuda_driver *driver = cuda->driver;
@@ -49,9 +80,7 @@ static enum topkd_status capture(struct cuda_track *track, const struct topk_pla
     if (result != CUDA_SUCCESS)
         return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot capture a graph", detail);
     char reason[TOPK_DETAIL_SIZE] = "";
-    enum topk_status status =
-        topk_cuda_enqueue(plan, (const struct topk_args *)(uintptr_t)track->d_request,
-                          (void *)(uintptr_t)workspace, cuda->capture_stream, reason);
+    enum topk_status status = enqueue(track, plan, workspace, mailbox, reason);
     CUgraph graph = NULL;
     result = driver->cuStreamEndCapture(cuda->capture_stream, &graph);
     if (status != TOPK_OK) {
@@ -67,7 +96,8 @@ static enum topkd_status capture(struct cuda_track *track, const struct topk_pla
 }
 
 static enum topkd_status exec_make(struct cuda_track *track, const struct topk_plan *plan,
-                                   struct cuda_exec *exec, char *detail)
+                                   const struct device_mailbox *mailbox, struct cuda_exec *exec,
+                                   char *detail)
 {
     struct device_cuda *cuda = track->cuda;
     const struct cuda_driver *driver = cuda->driver;
@@ -76,12 +106,8 @@ static enum topkd_status exec_make(struct cuda_track *track, const struct topk_p
     enum topkd_status status = workspace_get(track, size_bytes, &workspace, detail);
     if (status != TOPKD_OK)
         return status;
-    /* Nothing may be loaded lazily while a stream captures. */
-    char reason[TOPK_DETAIL_SIZE] = "";
-    if (topk_cuda_load(plan, reason) != TOPK_OK)
-        return detail_set(detail, TOPKD_E_UNSUPPORTED, "cannot load the selection: %s", reason);
-    CUgraph graph = NULL;
-    status = capture(track, plan, workspace, &graph, detail);
+    CUgraph graph = NULL; /* the kernels were loaded with the bucket's plan */
+    status = capture(track, plan, workspace, mailbox, &graph, detail);
     if (status != TOPKD_OK)
         return status;
     CUgraphExec made;
@@ -103,11 +129,27 @@ enum topkd_status cuda_exec_get(struct cuda_track *track, struct cuda_bucket *bu
 {
     struct cuda_exec *exec = &bucket->execs[track->number];
     if (exec->exec == NULL) {
-        enum topkd_status status = exec_make(track, &bucket->plan, exec, detail);
+        enum topkd_status status = exec_make(track, &bucket->plan, NULL, exec, detail);
         if (status != TOPKD_OK)
             return status;
     }
     *exec_p = exec;
+    return TOPKD_OK;
+}
+
+enum topkd_status cuda_steps_make(struct device_mailbox *mailbox, const struct cuda_bucket *bucket,
+                                  char *detail)
+{
+    struct cuda_track *track = mailbox->track;
+    struct cuda_exec exec;
+    enum topkd_status status = exec_make(track, &bucket->plan, mailbox, &exec, detail);
+    if (status != TOPKD_OK)
+        return status;
+    mailbox->exec = exec.exec;
+    char reason[TOPK_DETAIL_SIZE] = "";
+    if (topk_cuda_workspace_init(&bucket->plan, (void *)(uintptr_t)exec.workspace, track->stream,
+                                 reason) != TOPK_OK)
+        return detail_set(detail, TOPKD_E_SYSTEM, "cannot prepare a workspace: %s", reason);
     return TOPKD_OK;
 }
 
@@ -182,7 +224,10 @@ enum topkd_status cuda_bucket_open(struct device *device, struct bucket *from, c
     if (bucket == NULL)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a bucket");
     bucket->is_pinned = from->is_pinned;
+    /* Loading takes a stream for a moment, which may share a hardware queue with one that waits. */
+    cuda_quiet_begin(cuda);
     enum topkd_status status = bucket_plan(cuda, &from->key, &bucket->plan, detail);
+    cuda_quiet_end(cuda);
     if (status != TOPKD_OK) {
         free(bucket);
         return status;

@@ -128,22 +128,21 @@ void cuda_shared_destroy(struct device *device, struct device_shared *base)
 {
     struct device_cuda *cuda = device_cuda_of(device);
     struct shared_cuda *shared = (struct shared_cuda *)base;
-    bool is_usable = !__atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED);
     cuda_enter(cuda); /* on whatever thread */
     if (shared->is_published)
         fd_channel_unpublish(cuda->channel, base->memory.handle);
-    if (shared->is_arena) {
-        if (base->address != 0 && is_usable)
-            cuda->driver->cuMemFree((CUdeviceptr)base->address);
-    } else {
-        if (shared->is_registered && is_usable)
-            cuda->driver->cuMemHostUnregister((void *)base->address);
-        /* A lost context may still write there: the mapping stays with the dying process. */
-        if (base->address != 0 && is_usable)
-            munmap((void *)base->address, base->size_bytes);
-        if (shared->fd >= 0)
-            close(shared->fd);
-    }
+    cuda_quiet_begin(cuda);
+    bool is_usable = !__atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED);
+    if (shared->is_arena && base->address != 0 && is_usable)
+        cuda->driver->cuMemFree((CUdeviceptr)base->address);
+    if (shared->is_registered && is_usable)
+        cuda->driver->cuMemHostUnregister((void *)base->address);
+    cuda_quiet_end(cuda);
+    /* A lost context may still write there: the mapping stays with the dying process. */
+    if (!shared->is_arena && base->address != 0 && is_usable)
+        munmap((void *)base->address, base->size_bytes);
+    if (shared->fd >= 0)
+        close(shared->fd);
     free(shared);
 }
 
@@ -364,15 +363,18 @@ static enum topkd_status read_ends(struct device_cuda *cuda, const struct memory
 static void unmap(struct device_cuda *cuda, struct memory_cuda *memory)
 {
     const struct cuda_driver *driver = cuda->driver;
-    if (memory->address == 0 || __atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED))
+    if (memory->address == 0)
         return;
-    if (memory->kind == WIRE_MEMORY_CUDA_IPC) {
+    cuda_quiet_begin(cuda);
+    bool is_usable = !__atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED);
+    if (is_usable && memory->kind == WIRE_MEMORY_CUDA_IPC) {
         driver->cuIpcCloseMemHandle(memory->address);
-    } else {
+    } else if (is_usable) {
         if (memory->mapped_bytes > 0)
             driver->cuMemUnmap(memory->address, memory->mapped_bytes);
         driver->cuMemAddressFree(memory->address, memory->base.size_bytes);
     }
+    cuda_quiet_end(cuda);
     memory->address = 0;
     memory->mapped_bytes = 0;
 }

@@ -49,6 +49,7 @@ static void check_alive(struct device_cuda *cuda)
             cuda_lanes_fault(cuda);
         }
     }
+    cuda_mailboxes_check(cuda);
     pthread_mutex_unlock(&cuda->mutex);
 }
 
@@ -104,6 +105,8 @@ static bool is_helped(const struct device_cuda *cuda, uint64_t now_ns)
 
 static bool any_busy(const struct device_cuda *cuda)
 {
+    if (cuda->num_mailboxes > 0)
+        return true;
     for (uint32_t i = 0; i < cuda->num_lanes; i++) {
         if (cuda->lanes[i]->num_jobs > 0)
             return true;
@@ -131,6 +134,21 @@ static void pause_ns(long ns)
     (void)nanosleep(&pause, NULL);
 }
 
+/* 0 is no wish. */
+static uint64_t shorter(uint64_t pause_ns, uint64_t rest_ns)
+{
+    return rest_ns > 0 && rest_ns < pause_ns ? rest_ns : pause_ns;
+}
+
+static uint64_t look_mailboxes(struct device_cuda *cuda, struct cuda_looker *looker,
+                               uint64_t now_ns)
+{
+    __atomic_fetch_add(&looker->num_turns, 1, __ATOMIC_SEQ_CST);
+    uint64_t rest_ns = cuda_mailboxes_look(cuda, now_ns);
+    __atomic_fetch_add(&looker->num_turns, 1, __ATOMIC_SEQ_CST);
+    return rest_ns;
+}
+
 static void *poll_main(void *arg)
 {
     struct device_cuda *cuda = arg;
@@ -143,22 +161,24 @@ static void *poll_main(void *arg)
     for (;;) {
         bool is_busy;
         uint64_t now_ns = cuda_now_ns();
-        if (look(cuda, looker, now_ns, &is_busy)) {
+        bool happened = look(cuda, looker, now_ns, &is_busy);
+        uint64_t rest_ns = look_mailboxes(cuda, looker, now_ns);
+        if (happened) {
             alive_ns = now_ns;
             continue;
         }
         uint64_t loop_ns = __atomic_load_n(&loop->happened_ns, __ATOMIC_RELAXED);
         alive_ns = loop_ns > alive_ns ? loop_ns : alive_ns;
-        if (is_busy && now_ns > alive_ns + ALIVE_NS) {
+        if ((is_busy || rest_ns > 0) && now_ns > alive_ns + ALIVE_NS) {
             alive_ns = now_ns;
             check_alive(cuda);
         }
         if (is_helped(cuda, now_ns)) {
-            pause_ns((long)HELPED_NS);
+            pause_ns((long)shorter(HELPED_NS, rest_ns));
         } else if (now_ns - looker->happened_ns < SPIN_NS) {
             cpu_relax();
-        } else if (is_busy) {
-            pause_ns(PAUSE_NS);
+        } else if (is_busy || rest_ns > 0) {
+            pause_ns((long)(is_busy ? shorter(PAUSE_NS, rest_ns) : rest_ns));
         } else {
             if (!sleep_idle(cuda))
                 return NULL;

@@ -13,7 +13,8 @@ enum topkd_status cuda_track_init(struct device_cuda *cuda, struct cuda_track *t
     *track = (struct cuda_track){.cuda = cuda, .number = number};
     track->last_running = &track->first_running;
     void *pinned = NULL;
-    size_t pinned_bytes = CUDA_TRACK_DEPTH * sizeof(struct cuda_request) + sizeof(uint64_t);
+    size_t pinned_bytes = CUDA_TRACK_DEPTH * sizeof(struct cuda_request) + sizeof(uint64_t) +
+                          sizeof(struct cuda_step_marks);
     CUresult result = driver->cuStreamCreate(&track->stream, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS)
         result = driver->cuMemAlloc(&track->d_request, sizeof(struct cuda_request));
@@ -25,6 +26,7 @@ enum topkd_status cuda_track_init(struct device_cuda *cuda, struct cuda_track *t
     if (result == CUDA_SUCCESS && track->small != NULL) {
         memset(pinned, 0, pinned_bytes);
         track->h_ended = (uint64_t *)(track->h_requests + CUDA_TRACK_DEPTH);
+        track->h_marks = (struct cuda_step_marks *)(track->h_ended + 1);
         return TOPKD_OK;
     }
     enum topkd_status status =

@@ -132,6 +132,9 @@ void reply_cache_finish(struct reply_cache *cache, struct reply_cache_entry *ent
     case WIRE_SELECT:
         entry->u.select = reply->u.select;
         break;
+    case WIRE_LANE_OPEN:
+        entry->u.lane = reply->u.lane_open.lane;
+        break;
     default: /* no body */
         break;
     }
@@ -159,6 +162,9 @@ void reply_cache_answer(const struct reply_cache_entry *entry, struct wire_reply
         break;
     case WIRE_SELECT:
         reply->u.select = entry->u.select;
+        break;
+    case WIRE_LANE_OPEN:
+        reply->u.lane_open = (struct wire_lane_open_reply){.lane = entry->u.lane};
         break;
     default:
         break;

@@ -28,6 +28,7 @@ struct reply_cache_entry {
         struct wire_register_reply reg;
         struct wire_unregister_reply unreg;
         struct wire_select_reply select;
+        uint64_t lane;
     } u;
     struct reply_cache_entry *next;  /* free ones, or those answered after it */
     struct reply_cache_entry *chain; /* of the same place */

@@ -80,11 +80,10 @@ static const struct wire_region_ref *region_ref(const struct wire_select_request
     }
 }
 
-/* Looks up every region that the request names. */
-static enum topkd_status find_regions(struct session *session,
-                                      const struct wire_select_request *select,
-                                      struct region *regions[GEOMETRY_TENSOR_COUNT],
-                                      struct geometry_region *views, char *detail)
+enum topkd_status selection_find_regions(struct session *session,
+                                         const struct wire_select_request *select,
+                                         struct region **regions, struct geometry_region *views,
+                                         char *detail)
 {
     for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++) {
         const struct wire_region_ref *ref = region_ref(select, (enum geometry_tensor)tensor);
@@ -172,15 +171,13 @@ static void set_args(struct selection *selection, const struct wire_select_reque
     job->signal = select->signal;
 }
 
-/* The bucket that serves the job; makes it, and gives up the least used one, where needed. */
-static enum topkd_status acquire_bucket(struct selection *selection, char *detail)
+enum topkd_status selection_acquire_bucket(struct worker *worker, const struct topk_args *args,
+                                           const struct topk_options *options,
+                                           struct bucket **bucket_p, char *detail)
 {
-    struct worker *worker = selection->session->worker;
     struct device *device = worker->device;
-    struct device_job *job = &selection->job;
-
-    struct bucket_key need = bucket_key_of(&job->args, &job->options);
-    need.alignment_bytes = geometry_alignment_bytes(&job->args);
+    struct bucket_key need = bucket_key_of(args, options);
+    need.alignment_bytes = geometry_alignment_bytes(args);
     struct bucket_choice choice;
     enum topkd_status status = bucket_table_choose(&worker->buckets, &need, &choice, detail);
     if (status != TOPKD_OK)
@@ -197,8 +194,7 @@ static enum topkd_status acquire_bucket(struct selection *selection, char *detai
         }
     }
     bucket_acquire(&worker->buckets, bucket);
-    job->bucket = bucket;
-    selection->reply.bucket = bucket->id;
+    *bucket_p = bucket;
     return TOPKD_OK;
 }
 
@@ -211,7 +207,7 @@ static enum topkd_status prepare(struct selection *selection,
     struct region *regions[GEOMETRY_TENSOR_COUNT];
     struct geometry geometry;
 
-    enum topkd_status status = find_regions(session, select, regions, views, detail);
+    enum topkd_status status = selection_find_regions(session, select, regions, views, detail);
     if (status != TOPKD_OK)
         return status;
     struct geometry_limits limits = {.k_max = session->limits.k_max,
@@ -239,7 +235,11 @@ static enum topkd_status prepare(struct selection *selection,
         topk_args_check(&selection->job.args, &selection->job.options, reason);
     if (checked != TOPK_OK)
         return detail_set(detail, TOPKD_E_INVALID, "%s: %s", topk_strerror(checked), reason);
-    return acquire_bucket(selection, detail);
+    status = selection_acquire_bucket(session->worker, &selection->job.args,
+                                      &selection->job.options, &selection->job.bucket, detail);
+    if (status == TOPKD_OK)
+        selection->reply.bucket = selection->job.bucket->id;
+    return status;
 }
 
 /* Gives back what prepare took. */

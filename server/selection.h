@@ -34,6 +34,7 @@ struct selection_origin {
     uint32_t batch_idx;
     struct reply_cache_entry *entry; /* running in the reply cache */
 };
+struct worker;
 
 struct selection {
     struct device_job job; /* first: a job is turned back into its selection */
@@ -66,6 +67,18 @@ static inline struct selection *selection_of(struct device_job *job)
  */
 bool selection_start(struct session *session, const struct wire_select_request *select,
                      const struct selection_origin *origin, struct wire_reply *reply);
+
+/* Looks up every region that the request names: an entry a tensor, NULL where it names none. */
+enum topkd_status selection_find_regions(struct session *session,
+                                         const struct wire_select_request *select,
+                                         struct region **regions, struct geometry_region *views,
+                                         char *detail);
+
+/* The bucket that serves these arguments, acquired; makes it, and gives up the least used one,
+ * where needed. */
+enum topkd_status selection_acquire_bucket(struct worker *worker, const struct topk_args *args,
+                                           const struct topk_options *options,
+                                           struct bucket **bucket_p, char *detail);
 
 /* Cancels one in flight. */
 void selection_cancel(struct selection *selection, enum topkd_status status);

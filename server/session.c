@@ -213,7 +213,8 @@ static enum topkd_status allocate(struct session *session)
 
     session->selections = calloc(limits->outstanding_max, sizeof(*session->selections));
     /* Those that run, and the answers to remember. */
-    uint32_t num_replies = settings->limits.reply_cache + limits->outstanding_max;
+    uint32_t num_replies =
+        settings->limits.reply_cache + limits->outstanding_max + limits->lanes_max;
     struct reply_cache_entry *replies = calloc(num_replies, sizeof(*replies));
     if (replies != NULL)
         reply_cache_init(&session->replies, replies, num_replies);
@@ -231,9 +232,11 @@ static enum topkd_status allocate(struct session *session)
     void *lengths = mmap(NULL, lengths_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     session->lengths = lengths == MAP_FAILED ? NULL : lengths;
+    if (limits->lanes_max > 0)
+        session->lanes = calloc(limits->lanes_max, sizeof(*session->lanes));
     if (session->selections == NULL || session->batches == NULL ||
         session->replies.entries == NULL || (limits->arena_slots > 0 && slots == NULL) ||
-        session->lengths == NULL)
+        (limits->lanes_max > 0 && session->lanes == NULL) || session->lengths == NULL)
         return TOPKD_E_NO_MEMORY;
     return region_table_init(&session->regions, limits->regions_max);
 }
@@ -256,6 +259,7 @@ static void deallocate(struct session *session)
     if (session->lengths != NULL)
         munmap(session->lengths, (size_t)session->limits.outstanding_max * WIRE_LENGTHS_MAX *
                                      sizeof(*session->lengths));
+    free(session->lanes);
     free(session->arena.slots);
     free(session->replies.entries);
     free(session->batches);
@@ -414,7 +418,8 @@ void session_end(struct session *session, enum topkd_status status)
     session->pipe = NULL;
     session->worker->stats.sessions_reaped++;
     orphan_leave(session);
-    if (session->num_outstanding == 0) {
+    lanes_end(session);
+    if (session->num_outstanding == 0 && session->num_lanes == 0) {
         session_close(session);
         return;
     }
@@ -425,8 +430,13 @@ void session_end(struct session *session, enum topkd_status status)
 
 void session_selection_ended(struct session *session)
 {
-    if (session->pipe == NULL && session->num_outstanding == 0)
+    if (session->pipe == NULL && session->num_outstanding == 0 && session->num_lanes == 0)
         session_close(session);
     else
         worker_drain_check(session->worker);
+}
+
+void session_lane_closed(struct session *session)
+{
+    session_selection_ended(session);
 }

@@ -13,6 +13,7 @@
 #include "arena.h"
 #include "device.h"
 #include "endpoint.h"
+#include "lane.h"
 #include "process_watch.h"
 #include "region.h"
 #include "reply_cache.h"
@@ -51,6 +52,9 @@ struct session {
     struct select_batch *free_batches;
     int32_t *lengths; /* [outstanding_max * WIRE_LENGTHS_MAX], untouched pages cost nothing */
 
+    uint32_t num_lanes; /* open and closing ones */
+    struct lane *lanes; /* [limits.lanes_max] */
+
     struct orphan *orphan; /* watches the peer's process; NULL when that cannot be done */
     uv_work_t teardown;    /* gives the device side back, which may take long */
     uint32_t num_handles;  /* of libuv, to be closed before the memory goes; the teardown too */
@@ -74,6 +78,9 @@ void session_end(struct session *session, enum topkd_status status);
 
 /* The worker ends: buffers of clients that live on are theirs to remove. */
 void session_orphans_close(struct worker *worker);
+
+/* A lane has closed, with num_lanes lowered; likewise. */
+void session_lane_closed(struct session *session);
 
 /* A request in flight has ended; an ending session goes with its last one. */
 void session_selection_ended(struct session *session);

@@ -140,6 +140,8 @@ static enum topkd_status open_device(struct worker *worker, char *detail)
                           "device %s: this build has the CPU device only", worker->args->device);
     struct device_config config = {.threads = worker->args->threads,
                                    .lanes = worker->settings.limits.lanes,
+                                   .client_lanes_max = worker->settings.limits.client_lanes_max,
+                                   .lane_idle_ms = worker->settings.limits.lane_idle_ms,
                                    .shm_prefix = worker->args->shm_prefix,
                                    .socket_path = socket_path(worker->args->url),
                                    .socket_mode = worker->settings.socket.mode,
@@ -332,6 +334,7 @@ int worker_main(const struct settings *settings, const struct worker_args *args)
     worker->uid = geteuid();
     worker->next_session = 1;
     worker->next_generation = 1;
+    worker->next_lane = 1;
     worker->ended.last = &worker->ended.first;
     pthread_mutex_init(&worker->ended.mutex, NULL);
     if (args->figures_fd >= 0) {

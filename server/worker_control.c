@@ -43,7 +43,13 @@ static void send_heartbeat(struct worker *worker)
 
 static void heartbeat_callback(uv_timer_t *timer)
 {
-    send_heartbeat(timer->data);
+    struct worker *worker = timer->data;
+    const struct device_ops *ops = worker->device != NULL ? worker->device->ops : NULL;
+    send_heartbeat(worker);
+    /* With selections in flight these say it; lanes of clients do not come by. */
+    if (ops != NULL && ops->is_lost != NULL && ops->is_lost(worker->device) &&
+        worker->num_admitted == 0)
+        worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
 }
 
 void worker_control_ready(struct worker *worker)

@@ -218,11 +218,18 @@ static bool run_once(struct session *session, struct endpoint_request *request)
     case WIRE_RELEASE:
         reply->status = arena_release(&session->arena, message->u.release.lease, reply->detail);
         break;
-    default:
+    case WIRE_LANE_OPEN:
         reply->status =
-            detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
-                       "device %s has no client lanes (limits.lanes_max of the session is 0)",
-                       worker->args->device);
+            lane_open(session, &message->u.lane_open, &reply->u.lane_open, reply->detail);
+        break;
+    case WIRE_LANE_CLOSE:
+        if (lane_close(session, message->u.lane_close.lane, request, entry, reply))
+            return true;
+        break;
+    default:
+        reply->status = detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
+                                   "requests of kind %s are not for a worker's session",
+                                   wire_kind_name(message->kind));
         break;
     }
     end_once(session, entry, reply);

@@ -98,6 +98,7 @@ struct worker {
     uint32_t num_sessions; /* ending ones included */
     uint64_t next_session;
     uint32_t next_generation;
+    uint64_t next_lane;
     uint32_t num_admitted; /* selections in flight */
     uint32_t num_busy;     /* sessions with a selection in flight */
     uint32_t num_orphans;

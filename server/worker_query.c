@@ -61,6 +61,13 @@ void worker_stats_at_hand(const struct worker *worker, struct wire_stats_reply *
         if (session->num_outstanding > 0)
             count_phases(session, reply);
     }
+    if (worker->device->ops->mailbox_counts != NULL) {
+        struct device_mailbox_counts counts;
+        worker->device->ops->mailbox_counts(worker->device, &counts);
+        reply->lanes = counts.num_open;
+        reply->lane_steps = counts.num_steps;
+        reply->lane_pauses = counts.num_pauses;
+    }
     copy_buckets(&worker->buckets, reply);
 }
 

@@ -1,0 +1,63 @@
+/*
+ * lane.h - a client's lane: selection inside the client's own CUDA graph.
+ *
+ * The client's stream asks in a mailbox and the device answers it there, any number of times, with
+ * no message and no turn of the loop (device.h, struct wire_mailbox). What is left for the core:
+ * check the request once, hold its regions and its bucket while the lane is open, and take the lane
+ * down before anything that it uses goes. For the loop thread.
+ *
+ *   LaneOpen: geometry and regions as of a Select -> device->mailbox_open -> the lane's id
+ *   LaneClose, or the session's end: device->mailbox_close on a thread of libuv's (it waits until
+ *   the last armed step has gone by, some 100 us), then regions, bucket and the answer
+ *
+ * A client that dies, or whose connection goes, ends its session and so its lanes. One that only
+ * stops keeps them: the device disarms what is idle, and nothing waits for it any more.
+ */
+#ifndef TOPKD_SERVER_LANE_H
+#define TOPKD_SERVER_LANE_H
+
+#include "device.h"
+#include "endpoint.h"
+#include "geometry.h"
+#include "region.h"
+#include "reply_cache.h"
+#include "topkd_wire.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct session;
+
+/* Regions of a lane beside the tensors. */
+enum { LANE_LIVE_ROWS = GEOMETRY_TENSOR_COUNT, LANE_MAILBOX, LANE_REGION_COUNT };
+
+struct lane {
+    uint64_t id; /* 0: this place is free */
+    struct session *session;
+    struct device_mailbox *mailbox;
+    struct bucket *bucket;
+    struct region *regions[LANE_REGION_COUNT]; /* acquired ones, else NULL */
+    bool is_closing;
+    uv_work_t work;                   /* the close */
+    struct endpoint_request *request; /* LaneClose to answer then, or NULL */
+    struct reply_cache_entry *entry;
+    uint64_t sequence;
+};
+
+/*
+ * Opens one. Errors: UNSUPPORTED (a device without lanes), BUSY (places), LIMIT (of the session),
+ * and those of a Select that concern regions and shape.
+ */
+enum topkd_status lane_open(struct session *session, const struct wire_lane_open_request *request,
+                            struct wire_lane_open_reply *reply, char *detail);
+
+/* Begins to close; true: the request is kept and answered when that is done. False: the answer
+ * (INVALID, no such lane) is in *reply. */
+bool lane_close(struct session *session, uint64_t id, struct endpoint_request *request,
+                struct reply_cache_entry *entry, struct wire_reply *reply);
+
+/* The session ends: closes what is open. session_lane_closed follows for each. */
+void lanes_end(struct session *session);
+
+#endif
