@@ -70,6 +70,7 @@ struct topkd_region;
 struct topkd_buffer;
 struct topkd_semaphore;
 struct topkd_op;
+struct topkd_lane;
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
@@ -412,6 +413,107 @@ TOPKD_API void *topkd_op_user(const struct topkd_op *op);
  * has passed, and its signal is reached as failed). result_p may be NULL: then an arena slot is
  * released at once. */
 TOPKD_API enum topkd_status topkd_op_finish(struct topkd_op *op, struct topkd_result *result_p);
+
+/* ---- Lanes: selection inside a CUDA graph ---------------------------------------------------- */
+
+/*
+ * A lane lets a stream ask for a selection and get its answer without any processor in between: the
+ * worker keeps the selection armed on the GPU, waiting for a word that the client's stream writes.
+ * One shape, fixed regions; what changes from step to step (scores, valid lengths, live rows) is
+ * read from those regions when the step runs. So a program captures
+ *
+ *     scores kernel -> topkd_lane_enqueue(lane, stream) -> attention kernel
+ *
+ * once, and replays the graph for as long as the lane is open, renewed workers included.
+ *
+ * - A step takes what lies in the regions when the stream reaches it, and the result is in the
+ *   output regions for what follows in the stream. Exactly one selection a step, in order.
+ * - One step at a time: the steps of a lane are ordered (one stream, or events). Two streams use
+ *   two lanes.
+ * - A GPU has room for limits.client_lanes_max lanes of all its clients (16).
+ * - A step has no deadline and reports nothing by itself. While no worker serves the lane (it died,
+ *   or the daemon drains), the library answers the steps, so that no stream hangs: their output is
+ *   undefined, they are counted, and topkd_lane_check and topkd_lane_enqueue report it. When a new
+ *   worker has taken the lane over, steps are right again; graphs captured before stay good.
+ * - After a pause of limits.lane_idle_ms (200 ms) the worker stops waiting; the next step is begun
+ *   some 100 us late. Nothing needs to be called for that.
+ * - Without NVIDIA's MPS it works, but processes take turns on the GPU in time slices: a step that
+ *   takes 25 us with MPS takes 300 (topkctl doctor says whether MPS runs).
+ * - While a step is outstanding the driver may block calls that free memory (cudaFree) until it is
+ *   answered. Kernels of the program's own that are first launched while a stream waits may have to
+ *   be loaded, which waits for the stream: launch each once before, or set
+ *   CUDA_MODULE_LOADING=EAGER. The library has no kernels.
+ */
+struct topkd_lane;
+
+/* Zero-initialise, then set what differs. */
+struct topkd_lane_options {
+    /* int32 [1] on the device: rows of the step, read when it runs, 0 ... request->rows (clamped).
+     * Absent: request->rows. */
+    struct topkd_tensor live_rows;
+    /* Where the word lies that the streams write and wait for. false: in host memory, where the
+     * library can end a stream's wait with a plain store, whatever the driver does meanwhile. true:
+     * in device memory, some 3 us a step faster; but when the worker dies, ending the wait takes a
+     * call of the driver, which does not come through while another thread is inside a blocked one
+     * (cudaFree) or when the streams of this process share all their hardware queues with waiting
+     * ones. */
+    bool device_mailbox;
+};
+
+/*
+ * Opens a lane for requests of this shape. `request` as for topkd_select, with these differences:
+ * indices in a region; lengths FULL, ALL or REGION; no wait, no signal; timeout_ms is that of this
+ * call. `options` may be NULL. Neither is kept; the regions stay in use until the lane is closed
+ * (unregister answers TIMEOUT until then). Blocks; allocates; not while a stream of the process is
+ * being captured. Errors: those of topkd_select that concern the request; UNSUPPORTED (the
+ * session's device is the CPU: use topkd_select_start with semaphores), BUSY (the GPU's lanes
+ * are all taken: close one, or raise limits.client_lanes_max), NOT_VISIBLE, NO_MEMORY, SYSTEM.
+ */
+TOPKD_API enum topkd_status topkd_lane_open(struct topkd_client *client,
+                                            const struct topkd_select_request *request,
+                                            const struct topkd_lane_options *options,
+                                            struct topkd_lane **lane_p);
+
+/*
+ * Adds one step to a stream (a cudaStream_t of the session's GPU), or to the capture that is in
+ * progress on it. Does not block and synchronises nothing. Any thread, one at a time a lane, as
+ * with the stream. Errors, after which nothing was added: that of topkd_lane_check; INVALID (no
+ * stream of the device); STALE_SESSION (no worker serves the lane at present); SYSTEM.
+ */
+TOPKD_API enum topkd_status topkd_lane_enqueue(struct topkd_lane *lane, void *stream);
+
+/*
+ * The same as one node of a graph under construction: `graph` is a cudaGraph_t, `dependencies` are
+ * num_dependencies cudaGraphNode_t of it (NULL for none); *node_p gets the new node. Errors as
+ * above.
+ */
+TOPKD_API enum topkd_status topkd_lane_add_node(struct topkd_lane *lane, void *graph,
+                                                void *const *dependencies, size_t num_dependencies,
+                                                void **node_p);
+
+/*
+ * TOPKD_OK, or once after each failure the status that ended it: steps were answered without a
+ * selection (STALE_SESSION, DRAINING, DEVICE_FAULT; topkd_detail() says how many). For programs
+ * that only replay graphs: call it when a replay's results are about to be used for good. Reads
+ * host memory only. Any thread.
+ */
+TOPKD_API enum topkd_status topkd_lane_check(struct topkd_lane *lane);
+
+struct topkd_lane_info {
+    bool is_served;           /* by a worker, now */
+    enum topkd_status status; /* why not; OK when it is */
+    uint64_t num_failed;      /* steps answered without a selection, since open */
+    uint64_t num_renewals;    /* times that a new worker took the lane over */
+};
+
+TOPKD_API enum topkd_status topkd_lane_info(struct topkd_lane *lane,
+                                            struct topkd_lane_info *info_p);
+
+/* Closes: blocks until the worker has let go of the lane. No step of it may be outstanding or come
+ * (graphs that contain one are not replayed any more); one that is there all the same is answered
+ * without a selection. NULL is allowed. Does not touch regions. Closing the client closes its
+ * lanes. */
+TOPKD_API void topkd_lane_close(struct topkd_lane *lane);
 
 #ifdef __cplusplus
 }

@@ -122,7 +122,8 @@ enum topkd_status call_run(struct topkd_client *client, const struct call *call,
         if (status == TOPKD_OK) {
             status = exchange(link, call, reply, detail);
             again = repeatable(link, status) &&
-                    (status != TOPKD_E_BUSY || pause_busy(client, call->deadline_ns));
+                    (status != TOPKD_E_BUSY ||
+                     (!call->is_busy_final && pause_busy(client, call->deadline_ns)));
         }
     } while (again);
     if (status == TOPKD_E_UNREACHABLE && client->no_renew) {

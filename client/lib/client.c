@@ -100,6 +100,7 @@ static enum topkd_status take_options(struct topkd_client *client,
 
 static void free_client(struct topkd_client *client)
 {
+    lanes_free(client);
     if (client->timer) {
         nng_aio_free(client->timer);
     }
@@ -131,12 +132,13 @@ static struct topkd_client *make_client(void)
     client->timer_at_ns = CLOCK_NEVER;
     client_cond_init(&client->changed);
     client_cond_init(&client->renewing);
+    client_cond_init(&client->lanes.wake);
     pthread_mutex_init(&client->mutex, NULL);
     pthread_mutex_init(&client->scratch_mutex, NULL);
     pthread_mutex_init(&client->cuda_mutex, NULL);
     struct list *const lists[] = {&client->regions,  &client->buffers, &client->semaphores,
                                   &client->leases,   &client->ops,     &client->parked,
-                                  &client->finished, &client->streams};
+                                  &client->finished, &client->streams, &client->lanes.list};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         list_init(lists[i]);
     }
@@ -299,6 +301,7 @@ void topkd_client_close(struct topkd_client *client)
     if (client_check(client, fault_detail()) != TOPKD_OK) {
         return; /* NULL, or the parent's */
     }
+    lanes_close(client);
     pthread_mutex_lock(&client->mutex);
     client->closing = true;
     cancel_all(client);

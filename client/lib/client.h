@@ -20,6 +20,7 @@
 #include "clock.h"
 #include "cuda_context.h"
 #include "fault.h"
+#include "lane.h"
 #include "list.h"
 #include "rpc.h"
 #include "shm.h"
@@ -199,6 +200,7 @@ struct topkd_client {
     char outage_detail[WIRE_DETAIL_SIZE];
     struct list regions, buffers, semaphores, leases;
     struct list streams; /* CUDA streams that selections were ordered with */
+    struct lanes lanes;
     struct list ops, parked, finished;
     uint32_t num_parked, num_parked_alone; /* in parked; of them those that leave alone */
     uint32_t num_ops;                      /* in ops and not both done and out of flight */
@@ -275,6 +277,7 @@ struct call {
     void (*take)(const struct wire_reply *reply, const struct session *session, void *arg);
     void *arg;
     uint64_t deadline_ns;
+    bool is_busy_final; /* BUSY is an answer, and not a reason to ask again */
 };
 
 /* Waits for a link that takes requests. */
@@ -351,6 +354,16 @@ enum topkd_status select_check(struct topkd_client *client,
 /* An operation as the wire has it on this session, with the time that is left. With the mutex. */
 enum topkd_status select_fill(const struct topkd_op *op, const struct session *session,
                               struct wire_select_request *select, char *detail);
+
+/* Its parts: one tensor, and all of the wire's struct but semaphores and deadline. */
+enum topkd_status select_check_tensor(const struct topkd_client *client,
+                                      const struct topkd_tensor *tensor, const char *name,
+                                      char *detail);
+enum topkd_status select_put_ref(const struct topkd_tensor *tensor, const struct session *session,
+                                 struct wire_region_ref *ref, char *detail);
+enum topkd_status select_fill_shape(const struct topkd_select_request *request,
+                                    const struct session *session,
+                                    struct wire_select_request *select, char *detail);
 
 /* Calls visit once for each region that the request names. */
 void select_each_region(const struct topkd_select_request *request,

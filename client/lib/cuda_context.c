@@ -24,6 +24,11 @@ const struct cuda_driver *cuda_calls(const struct cuda *cuda)
     return cuda->driver;
 }
 
+void *cuda_context(const struct cuda *cuda)
+{
+    return cuda->context;
+}
+
 void *cuda_stream(const struct cuda *cuda)
 {
     return cuda->stream;

@@ -56,6 +56,8 @@ enum topkd_status cuda_get(struct topkd_client *client, struct cuda **cuda_p, ch
 void cuda_end(struct topkd_client *client);
 
 const struct cuda_driver *cuda_calls(const struct cuda *cuda);
+/* The device's context, as the driver names it. */
+void *cuda_context(const struct cuda *cuda);
 /* The stream for the library's own copies. */
 void *cuda_stream(const struct cuda *cuda);
 /* The device's context becomes the calling thread's until cuda_leave. */

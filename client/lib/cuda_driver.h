@@ -35,6 +35,9 @@
 #define CUDA_IPC_LAZY_PEER_ACCESS 1u
 #define CUDA_STREAM_NON_BLOCKING 1u
 #define CUDA_WAIT_GEQ 0u
+#define CUDA_WAIT_AND 2u
+#define CUDA_OP_WAIT_32 1u
+#define CUDA_OP_WRITE_32 2u
 
 struct cuda_uuid {
     unsigned char bytes[16];
@@ -54,6 +57,24 @@ struct cuda_allocation {
 };
 
 typedef uint64_t cuda_pointer; /* CUdeviceptr */
+
+/* CUstreamBatchMemOpParams: a write or a wait. */
+struct cuda_word_op {
+    uint32_t operation;
+    cuda_pointer address;
+    uint64_t value; /* of 32 bits: the low half */
+    uint32_t flags;
+    cuda_pointer alias;
+    uint64_t reserved;
+};
+
+/* CUDA_BATCH_MEM_OP_NODE_PARAMS. */
+struct cuda_word_node {
+    void *context;
+    uint32_t num_ops;
+    struct cuda_word_op *ops;
+    uint32_t flags;
+};
 
 /* Field, symbol of the driver, parameters. Contexts and streams are pointers of the driver's. */
 #define CUDA_DRIVER_TABLE(X)                                                                       \
@@ -99,7 +120,12 @@ typedef uint64_t cuda_pointer; /* CUdeviceptr */
     X(stream_write, "cuStreamWriteValue64_v2",                                                     \
       (void *stream, cuda_pointer to, uint64_t value, unsigned flags))                             \
     X(stream_wait, "cuStreamWaitValue64_v2",                                                       \
-      (void *stream, cuda_pointer at, uint64_t value, unsigned flags))
+      (void *stream, cuda_pointer at, uint64_t value, unsigned flags))                             \
+    X(stream_words, "cuStreamBatchMemOp_v2",                                                       \
+      (void *stream, unsigned num_ops, struct cuda_word_op *ops, unsigned flags))                  \
+    X(graph_add_words, "cuGraphAddBatchMemOpNode",                                                 \
+      (void **node_p, void *graph, void *const *dependencies, size_t num_dependencies,             \
+       const struct cuda_word_node *params))
 
 struct cuda_driver {
 #define CUDA_DRIVER_FIELD(field, symbol, parameters) int(*field) parameters;

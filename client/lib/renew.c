@@ -73,6 +73,8 @@ static void take_down(struct topkd_client *client)
     client->outage_ns = clock_now_ns();
     client->outage_status = TOPKD_OK;
     client->ended = client->no_renew;
+    lanes_lose(client, link->session, link->draining ? TOPKD_E_DRAINING : TOPKD_E_STALE_SESSION,
+               link->draining ? "the worker drains" : "the worker's session is gone");
     pthread_mutex_unlock(&client->mutex);
     link_close(link);
     pthread_mutex_lock(&client->mutex);
@@ -96,7 +98,13 @@ static enum topkd_status attempt(struct topkd_client *client, uint64_t serial, s
         return status;
     }
     status = region_renew_all(client, link, detail);
+    if (status == TOPKD_OK) {
+        status = lanes_renew(client, link, detail);
+    }
     if (status != TOPKD_OK) {
+        pthread_mutex_lock(&client->mutex);
+        lanes_lose(client, link->session, status, detail);
+        pthread_mutex_unlock(&client->mutex);
         link_close(link);
         return status;
     }
@@ -115,6 +123,7 @@ static enum topkd_status install(struct topkd_client *client, struct link *link,
     client->session = link->session;
     client->session->num_refs++;
     client->link = link;
+    lanes_take(client, link);
     client->num_renewals++;
     client->outage_status = TOPKD_OK;
     engine_pump(client);
@@ -145,6 +154,7 @@ static bool rebuild(struct topkd_client *client)
         status = install(client, link, detail);
     }
     if (link && client->link != link) {
+        lanes_lose(client, link->session, status != TOPKD_OK ? status : TOPKD_E_CLOSED, detail);
         pthread_mutex_unlock(&client->mutex);
         link_close(link);
         pthread_mutex_lock(&client->mutex);

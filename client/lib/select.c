@@ -9,7 +9,7 @@ _Static_assert((int)TOPKD_ACCESS_READ_WRITE == (int)WIRE_ACCESS_READ_WRITE, "as 
 
 /* ---- Checks: all that the worker cannot see or could not name in the caller's words ---------- */
 
-static enum topkd_status check_tensor(const struct topkd_client *client,
+enum topkd_status select_check_tensor(const struct topkd_client *client,
                                       const struct topkd_tensor *tensor, const char *name,
                                       char *detail)
 {
@@ -222,7 +222,8 @@ static enum topkd_status check_tensors(const struct topkd_client *client,
         {&request->page_table, "page_table"}, {&request->row_offsets, "row_offsets"},
     };
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
-        enum topkd_status status = check_tensor(client, tensors[i].tensor, tensors[i].name, detail);
+        enum topkd_status status =
+            select_check_tensor(client, tensors[i].tensor, tensors[i].name, detail);
         if (status != TOPKD_OK) {
             return status;
         }
@@ -265,7 +266,7 @@ void select_each_region(const struct topkd_select_request *request,
     }
 }
 
-static enum topkd_status put_ref(const struct topkd_tensor *tensor, const struct session *session,
+enum topkd_status select_put_ref(const struct topkd_tensor *tensor, const struct session *session,
                                  struct wire_region_ref *ref, char *detail)
 {
     const struct topkd_region *region = tensor->region;
@@ -323,18 +324,18 @@ static void fill_lengths(const struct topkd_select_request *request,
     }
 }
 
-enum topkd_status select_fill(const struct topkd_op *op, const struct session *session,
-                              struct wire_select_request *select, char *detail)
+enum topkd_status select_fill_shape(const struct topkd_select_request *request,
+                                    const struct session *session,
+                                    struct wire_select_request *select, char *detail)
 {
-    const struct topkd_select_request *request = &op->request;
     enum topkd_status status;
     *select = (struct wire_select_request){0};
-    if ((status = put_ref(&request->scores, session, &select->scores, detail)) ||
-        (status = put_ref(&request->lengths, session, &select->lengths, detail)) ||
-        (status = put_ref(&request->indices, session, &select->indices, detail)) ||
-        (status = put_ref(&request->values, session, &select->values, detail)) ||
-        (status = put_ref(&request->page_table, session, &select->page_table, detail)) ||
-        (status = put_ref(&request->row_offsets, session, &select->row_offsets, detail))) {
+    if ((status = select_put_ref(&request->scores, session, &select->scores, detail)) ||
+        (status = select_put_ref(&request->lengths, session, &select->lengths, detail)) ||
+        (status = select_put_ref(&request->indices, session, &select->indices, detail)) ||
+        (status = select_put_ref(&request->values, session, &select->values, detail)) ||
+        (status = select_put_ref(&request->page_table, session, &select->page_table, detail)) ||
+        (status = select_put_ref(&request->row_offsets, session, &select->row_offsets, detail))) {
         return status;
     }
     select->rows = request->rows;
@@ -351,6 +352,17 @@ enum topkd_status select_fill(const struct topkd_op *op, const struct session *s
     select->output_mode = request->indices.region ? WIRE_OUTPUT_REGION : WIRE_OUTPUT_ARENA;
     select->want_values = request->want_values && !request->indices.region;
     fill_lengths(request, select);
+    return TOPKD_OK;
+}
+
+enum topkd_status select_fill(const struct topkd_op *op, const struct session *session,
+                              struct wire_select_request *select, char *detail)
+{
+    const struct topkd_select_request *request = &op->request;
+    enum topkd_status status = select_fill_shape(request, session, select, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
     select->wait = point_ref(&request->wait);
     select->signal = point_ref(&request->signal);
     if (request->signal.semaphore &&

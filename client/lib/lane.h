@@ -1,0 +1,109 @@
+/*
+ * lane.h - lanes: selection inside a CUDA graph of the caller's (topkd.h).
+ *
+ *   lane.c         open, close, renewal; the watcher, which answers steps that no worker serves
+ *   cuda_lane.c    the mailbox, and the operations of streams on it
+ *
+ * The mailbox is this process's memory, so that its addresses, and the graphs that hold them, stay
+ * when the worker is replaced: a lane is opened again with the same mailbox.
+ *
+ * Who answers a step is one side at any time: the worker from the answer to LaneOpen until its
+ * session is gone, otherwise the watcher. A worker that died may have had a selection on the GPU,
+ * whose answer would meet the next step: so the watcher waits until that process is gone, or a
+ * quarter of a second when that cannot be seen.
+ */
+#ifndef TOPKD_CLIENT_LANE_H
+#define TOPKD_CLIENT_LANE_H
+
+#include "cuda_context.h"
+#include "list.h"
+#include "topkd.h"
+#include "topkd_wire.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct link;
+struct session;
+
+/* In struct topkd_client; under its mutex. */
+struct lanes {
+    struct list list;
+    pthread_cond_t wake; /* of the watcher */
+    pthread_t watcher;
+    bool is_watching; /* the thread was started */
+    bool is_ending;
+    pid_t worker_pid; /* of the last worker that served them; <= 0 unknown */
+    uint64_t lost_ns; /* since when it does not */
+};
+
+/* Where a lane's word lies. */
+struct lane_mailbox {
+    struct wire_mailbox *file; /* one page, mapped */
+    int fd;
+    cuda_pointer d_file;
+    bool is_registered;
+    struct topkd_buffer *buffer; /* with word and release in device memory, else NULL */
+    cuda_pointer d_word;
+    void *stream; /* of the library's own writes there */
+};
+
+struct topkd_lane {
+    struct topkd_client *client;
+    struct list node; /* in client->lanes.list, once it was opened */
+    struct topkd_select_request request;
+    struct topkd_tensor live_rows;
+    struct lane_mailbox mailbox;
+    /* Under the client's mutex. */
+    uint64_t id; /* in the session that serves it */
+    bool is_served;
+    bool is_handed; /* to a worker, by a renewal that is not over */
+    bool is_closing;
+    bool is_answering;               /* by the watcher, without the mutex: the lane stays */
+    uint64_t renewed_serial;         /* the last session in which that was tried */
+    enum topkd_status outage_status; /* why it is not served */
+    char outage_detail[WIRE_DETAIL_SIZE];
+    uint64_t num_failed, num_reported, num_renewals;
+};
+
+/* ---- lane.c ---------------------------------------------------------------------------------- */
+
+/* With the mutex: the session is gone, and the steps are the library's to answer. */
+void lanes_lose(struct topkd_client *client, const struct session *session,
+                enum topkd_status status, const char *detail);
+
+/* Opens every lane on a link that is not the client's yet. Without the mutex. What a worker refuses
+ * is noted in the lane; only what spoils the link is returned. */
+enum topkd_status lanes_renew(struct topkd_client *client, struct link *link, char *detail);
+
+/* With the mutex: the link has become the client's. */
+void lanes_take(struct topkd_client *client, const struct link *link);
+
+/* Closes every lane. Without the mutex. */
+void lanes_close(struct topkd_client *client);
+
+/* Ends the watcher; no lane is left. */
+void lanes_free(struct topkd_client *client);
+
+/* ---- cuda_lane.c ----------------------------------------------------------------------------- */
+
+enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client, bool in_device_memory,
+                                         struct lane_mailbox *mailbox_p, char *detail);
+/* No step of the lane is outstanding. */
+void cuda_lane_mailbox_free(struct topkd_client *client, struct lane_mailbox *mailbox);
+
+/* Hands the mailbox's file over to the worker at `url`. */
+enum topkd_status cuda_lane_offer(const struct lane_mailbox *mailbox, const char *url,
+                                  struct wire_memory *memory_p, char *detail);
+
+/* What the library has answered is in place before a worker looks. */
+enum topkd_status cuda_lane_settle(struct topkd_client *client, struct lane_mailbox *mailbox,
+                                   char *detail);
+
+/* Answers a step that is asked for; whether there was one. With the word in device memory one that
+ * was answered already may be taken for one. */
+bool cuda_lane_answer(struct topkd_client *client, struct lane_mailbox *mailbox);
+
+#endif
