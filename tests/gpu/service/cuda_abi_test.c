@@ -30,6 +30,21 @@ SAME(offsetof(struct cuda_allocation, handle_types),
      offsetof(CUmemAllocationProp, requestedHandleTypes));
 SAME(offsetof(struct cuda_allocation, location_id), offsetof(CUmemAllocationProp, location.id));
 
+SAME(CUDA_WAIT_AND, CU_STREAM_WAIT_VALUE_AND);
+SAME(CUDA_OP_WAIT_32, CU_STREAM_MEM_OP_WAIT_VALUE_32);
+SAME(CUDA_OP_WRITE_32, CU_STREAM_MEM_OP_WRITE_VALUE_32);
+SAME(sizeof(struct cuda_word_op), sizeof(CUstreamBatchMemOpParams));
+SAME(offsetof(struct cuda_word_op, address), offsetof(CUstreamBatchMemOpParams, waitValue.address));
+SAME(offsetof(struct cuda_word_op, value), offsetof(CUstreamBatchMemOpParams, waitValue.value64));
+SAME(offsetof(struct cuda_word_op, flags), offsetof(CUstreamBatchMemOpParams, waitValue.flags));
+SAME(offsetof(struct cuda_word_op, address),
+     offsetof(CUstreamBatchMemOpParams, writeValue.address));
+SAME(offsetof(struct cuda_word_op, value), offsetof(CUstreamBatchMemOpParams, writeValue.value));
+SAME(offsetof(struct cuda_word_op, flags), offsetof(CUstreamBatchMemOpParams, writeValue.flags));
+SAME(sizeof(struct cuda_word_node), sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+SAME(offsetof(struct cuda_word_node, num_ops), offsetof(CUDA_BATCH_MEM_OP_NODE_PARAMS, count));
+SAME(offsetof(struct cuda_word_node, ops), offsetof(CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray));
+
 /* The versioned symbols are what cuda.h's macros make of the names. */
 #define NAME_TEXT(name) #name
 #define VERSIONED(name) NAME_TEXT(name)
@@ -49,3 +64,4 @@ SAME_NAME(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");
 SAME_NAME(cuStreamDestroy, "cuStreamDestroy_v2");
 SAME_NAME(cuStreamWriteValue64, "cuStreamWriteValue64_v2");
 SAME_NAME(cuStreamWaitValue64, "cuStreamWaitValue64_v2");
+SAME_NAME(cuStreamBatchMemOp, "cuStreamBatchMemOp_v2");

@@ -25,6 +25,9 @@ passed=0 failed=0
 daemon=
 mode=plain
 if [ -n "$stand_in" ]; then scale=1; else scale=20; fi
+# Lanes write to regions; eight sessions' arenas are 512 MiB for the stand-in to clear.
+more_limits=
+[ "$only" != lanes ] || more_limits='  arena_slot_bytes: 65536'
 
 # Programs under test see the stand-in; the shell's own tools do not. env(1) becomes the program.
 under=(env)
@@ -273,6 +276,100 @@ it_illegal_address() {
     return $status
 }
 
+# ---- Lanes: selection inside the clients' graphs --------------------------------------------------
+
+lane_stat() { # counter: its sum over the devices
+    ctl stats --json | grep -o "\"$1\": *[0-9]*" | awk -F: '{n += $2} END {print n + 0}'
+}
+
+it_lanes_count() { # clients batches: each step was one selection, not more and not less
+    local before after asked
+    before=$(lane_stat lane_steps)
+    several "$1" lane_steps "$2" || return 1
+    after=$(lane_stat lane_steps)
+    asked=$(awk '/^steps/ {n += $2} END {print n}' "$work/out")
+    echo "asked $asked, selected $((after - before))"
+    [ "$((after - before))" = "$asked" ]
+}
+
+wait_lanes() { # number: within a second
+    for _ in $(seq 20); do
+        [ "$(lane_stat lanes)" = "$1" ] && return 0
+        sleep 0.05
+    done
+    echo "$(lane_stat lanes) lanes are open, not $1"
+    return 1
+}
+
+it_lanes_beside_regions() { # memory is registered and let go while lanes are armed
+    background lane_hold || return 1
+    local one=$held
+    client ranges "$url" 1 3 && client kinds "$url" 1 3 && client lane_churn "$url" $((4 * scale)) 2
+    local status=$?
+    echo "pauses: $(lane_stat lane_pauses)"
+    [ "$(lane_stat lane_pauses)" -gt 0 ] || status=1
+    kill -0 "$one" 2>/dev/null || { echo "the client that held a lane has gone"; status=1; }
+    held=$one; kill_client
+    return $status
+}
+
+it_lane_client_dies() { # one with an armed lane, one in the middle of steps: others notice nothing
+    local which
+    for which in lane_silent lane_hold; do
+        background $which || return 1
+        wait_lanes 1 || return 1
+        kill_client
+        wait_lanes 0 || return 1
+        client lane_steps "$url" 2 4 || return 1
+    done
+}
+
+it_lane_client_stops() { # SIGSTOP: its lane waits for nobody after a moment; it goes on later
+    background lane_hold || return 1
+    local one=$held child status=0
+    child=$(cat "/proc/$one/task/$one/children")
+    # shellcheck disable=SC2086 # numbers
+    kill -STOP $child
+    client lane_steps "$url" 4 4 && client ranges "$url" 1 5 && client lane_churn "$url" 2 6 ||
+        status=1
+    [ "$(lane_stat lanes)" = 1 ] || { echo "its lane is gone"; status=1; }
+    # shellcheck disable=SC2086
+    kill -CONT $child
+    sleep 1
+    kill -0 "$one" 2>/dev/null || { echo "it did not go on"; cat "$work/held"; status=1; }
+    held=$one; kill_client
+    wait_lanes 0 || status=1
+    return $status
+}
+
+it_worker_dies_under_lane() { # seed
+    : >"$work/held"
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 3 "$1" \
+        >"$work/held" 2>&1 &
+    held=$!
+    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    sleep 0.3
+    kill -KILL "$(worker_pid)"
+    wait "$held"; local status=$?
+    cat "$work/held"
+    return $status
+}
+
+it_daemon_dies_under_lane() { # for good: steps end all the same, and the client knows
+    : >"$work/held"
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 0 2 >"$work/held" 2>&1 &
+    held=$!
+    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    sleep 0.3
+    kill -KILL "$daemon"
+    wait "$daemon" 2>/dev/null
+    daemon=
+    wait "$held"; local status=$?
+    cat "$work/held"
+    start || return 1
+    return $status
+}
+
 # ---- Groups -------------------------------------------------------------------------------------
 
 group_cases() {
@@ -333,6 +430,22 @@ group_edges() {
         "${under[@]}" timeout -k 2 60 "$bin/service_stranger" "$url" $((100 * scale))
 }
 
+group_lanes() {
+    check "lane: mailbox in host memory" client lane_steps "$url" $((3 * scale)) 2
+    check "lane: mailbox in device memory" client lane_steps "$url" $((3 * scale)) 3
+    check "lane: refusals" client lane_refusals "$url" 1 2
+    check "lanes of 2 clients, each step once" it_lanes_count 2 $((3 * scale))
+    check "lanes of 8 clients, each step once" it_lanes_count 8 $((3 * scale))
+    check "lanes opened and closed between steps" client lane_churn "$url" $((5 * scale)) 2
+    check "lanes beside regions that come and go" it_lanes_beside_regions
+    check "lane: client dies" it_lane_client_dies
+    check "lane: client stops" it_lane_client_stops
+    check "lane: worker dies, host memory" it_worker_dies_under_lane 2
+    check "lane: worker dies, device memory" it_worker_dies_under_lane 3
+    check "lane: daemon dies for good" it_daemon_dies_under_lane
+    check "lane: afterwards" client lane_steps "$url" 2 2
+}
+
 group_two() {
     local num
     num=$(ctl devices | grep -c '^GPU-')
@@ -357,8 +470,10 @@ group_device() {
 
 groups() {
     local group
-    for group in cases several lives edges two device; do
+    for group in cases several lives lanes edges two device; do
         [ -n "$stand_in" ] && [ $group = device ] && continue
+        # With the stand-in these are a test of their own.
+        [ -n "$stand_in" ] && [ $group = lanes ] && [ -z "$only" ] && continue
         [ -n "$only" ] && [[ ",$only," != *",$group,"* ]] && continue
         "group_$group"
     done
@@ -388,6 +503,9 @@ if [ -z "$stand_in" ]; then
         echo "skip mps: nvidia-cuda-mps-control is not there or does not start"
     fi
 fi
-if [ "$failed" != 0 ]; then echo "the daemon's log ends:"; tail -20 "$work/log"; fi
+if [ "$failed" != 0 ]; then
+    echo "the daemon's log ends:"; tail -20 "$work/log"
+    grep -E "error|fake_cuda" "$work/log" | head -20
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

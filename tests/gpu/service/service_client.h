@@ -93,7 +93,13 @@ void service_sleep_ms(uint32_t ms);
     X(flood, "keeps the worker busy until it is killed")                                           \
     X(steady, "times of a small client beside others")                                             \
     X(other_device, "memory of another device than the session's is refused")                      \
-    X(wrong_uuid, "a session with a device that is not there")
+    X(wrong_uuid, "a session with a device that is not there")                                     \
+    X(lane_steps, "a lane, batches of steps with changing inputs, through stream and graphs")      \
+    X(lane_churn, "lanes opened and closed between steps")                                         \
+    X(lane_refusals, "what a lane cannot be, and one lane too many")                               \
+    X(lane_hold, "steps of a lane until it is killed")                                             \
+    X(lane_silent, "an armed lane that is never used again")                                       \
+    X(lane_survive, "the worker is killed under a lane; rounds 0: for good")
 
 #define SERVICE_CASE(name, text) void service_case_##name(const struct service_options *options);
 SERVICE_CASE_TABLE(SERVICE_CASE)
