@@ -79,9 +79,8 @@ void figures_publish(struct figures_page *page, const struct figures *figures)
     from.figures = *figures;
     uint64_t sequence = page->sequence | 1; /* an earlier life may have left it odd */
     __atomic_store_n(&page->sequence, sequence, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    for (size_t i = 0; i < WORDS; i++)
-        __atomic_store_n(&page->words[i], from.words[i], __ATOMIC_RELAXED);
+    for (size_t i = 0; i < WORDS; i++) /* who sees a new word sees the odd number too */
+        __atomic_store_n(&page->words[i], from.words[i], __ATOMIC_RELEASE);
     __atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELEASE);
 }
 
@@ -95,8 +94,7 @@ bool figures_read(const struct figures_page *page, struct figures *figures_p)
         if (before % 2 != 0)
             continue;
         for (size_t j = 0; j < WORDS; j++)
-            to.words[j] = __atomic_load_n(&page->words[j], __ATOMIC_RELAXED);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+            to.words[j] = __atomic_load_n(&page->words[j], __ATOMIC_ACQUIRE);
         if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) != before)
             continue;
         /* What comes from another process indexes arrays here. */

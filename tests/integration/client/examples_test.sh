@@ -28,6 +28,7 @@ run() {
 
 run first_client '^row 3: [0-9]+ \(0\.99'
 run async_client '^requests=500 .* requests_per_s=[1-9]'
+run indexer_loop '^steps=24 .* exact=48 of 48 '
 run indexer_client ' exact=yes ' --rows 8 --width 4096 --k 256 --repeats 5
 
 # And without a daemon they say so and fail.
