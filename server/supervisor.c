@@ -70,13 +70,25 @@ static void notify_status(const struct supervisor *supervisor)
 /* Ends the daemon from the loop itself, once replies on their way are out. */
 static void on_finish(uv_timer_t *timer);
 
+/* Every device, or, once one has had the time to get ready and was given up, those that are: one
+ * broken GPU must not let the service manager end the others. Its end is a change too, so that this
+ * is asked then. */
+static bool is_ready(const struct supervisor *supervisor, uint32_t num_ready)
+{
+    uint64_t age_ms = uv_now(&supervisor->loop) - supervisor->started_ms;
+    return num_ready == supervisor->num_slots ||
+           (num_ready != 0 && age_ms >= supervisor->settings.worker.start_ms);
+}
+
 void supervisor_slot_changed(struct supervisor *supervisor)
 {
     notify_status(supervisor);
     uint32_t num_ready = count_slots(supervisor, SLOT_READY);
-    if (!supervisor->was_ready && num_ready == supervisor->num_slots) {
+    if (!supervisor->was_ready && is_ready(supervisor, num_ready)) {
         supervisor->was_ready = true;
         log_info("ready", "devices=%u", num_ready);
+        if (num_ready != supervisor->num_slots)
+            log_warn("ready_in_part", "missing=%u", supervisor->num_slots - num_ready);
         system_notify("READY=1");
     }
     if (supervisor->is_draining && !supervisor->is_finishing &&

@@ -2,7 +2,8 @@
  * fake_topkd - the real supervisor over workers that misbehave on purpose.
  *
  * The supervisor starts its own executable as worker, so that this program is both. What a worker
- * does wrong is in the file $TOPKD_FAKE, read at each of its starts:
+ * does wrong is in the file $TOPKD_FAKE, read at each of its starts; a device's name behind it
+ * means the worker of that device alone:
  *
  *   good               nothing
  *   never_ready        says nothing and stays
@@ -47,13 +48,16 @@ static bool behaves(const char *name)
     return strcmp(behaviour, name) == 0;
 }
 
-static void read_behaviour(void)
+static void read_behaviour(const char *device)
 {
+    char only[64] = "";
     const char *path = getenv("TOPKD_FAKE");
     FILE *file = path == NULL ? NULL : fopen(path, "re");
-    if (file == NULL || fscanf(file, "%31s", behaviour) != 1)
+    if (file == NULL || fscanf(file, "%31s %63s", behaviour, only) < 1)
         exit(EX_NOINPUT);
     fclose(file);
+    if (only[0] != '\0' && strcmp(only, device) != 0)
+        strcpy(behaviour, "good");
 }
 
 static _Noreturn void stay(void)
@@ -102,9 +106,9 @@ static int live(uint64_t epoch)
 static int fake_worker(char *const *argv, int argc)
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    read_behaviour();
     if (argc != 7)
         return EX_USAGE;
+    read_behaviour(argv[2]);
     uint64_t epoch = strtoull(argv[4], NULL, 10);
     if (behaves("fails"))
         return EX_UNAVAILABLE;

@@ -690,6 +690,28 @@ watchdog_is_withheld_when_nothing_recovers() {
     stop 0
 }
 
+# A device that never gets ready keeps the service manager waiting no longer than it may take.
+one_dead_device_does_not_hold_up_the_others() {
+    local gpu=GPU-00000000-0000-0000-0000-000000000001
+    fake "never_ready $gpu"
+    sed -i "s/^devices: .*/devices: [{device: cpu, threads: 1}, {device: $gpu}]/" "$config"
+    "$bin/supervisor_probe" --notify "$dir/notify" >"$dir/notices" &
+    helpers+=($!)
+    wait_until "the listener" test -S "$dir/notify"
+    [[ $(ldd "$topkd") == *libsystemd* ]] || skip "topkd was built without libsystemd"
+    NOTIFY_SOCKET=$dir/notify "$topkd" --config "$config" >>"$log" 2>&1 &
+    daemon=$!
+    wait_until "the first device" logged 'worker_ready device=cpu'
+    ! grep -qx 'READY=1' "$dir/notices" || fail "READY before the other had its time"
+    wait_until "READY" grep -qx 'READY=1' "$dir/notices"
+    logged 'ready_in_part missing=1' || fail "nothing in the log"
+    logged "worker_kill .*device=$gpu" || fail "READY before the other was given up"
+    behave good
+    wait_until "the other device" logged "worker_ready device=$gpu"
+    [[ $(grep -cx 'READY=1' "$dir/notices") == 1 ]] || fail "READY came twice"
+    stop 0
+}
+
 # As PID 1 of a namespace of its own it warns, and reaps orphans that are not its children.
 pid_1_reaps_orphans() {
     local inside zombies
