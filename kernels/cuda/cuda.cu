@@ -58,6 +58,7 @@ static void launch_of(const struct topk_plan *plan, cudaStream_t stream,
     launch->variant = plan->variant;
     launch->num_blocks = plan->num_blocks;
     launch->threads = plan->threads;
+    launch->cluster_blocks = plan->cluster_blocks;
     launch->shared_bytes = (size_t)plan->shared_bytes;
     launch->programmatic = plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] != 0;
     launch->stream = stream;
@@ -83,6 +84,8 @@ static cudaError_t launch_family(const struct topk_plan *plan, const struct sele
         return select_launch_plain(launch, params, load);
     case TOPK_FAMILY_ROW:
         return select_launch_row(launch, params, load);
+    case TOPK_FAMILY_CLUSTER:
+        return select_launch_cluster(launch, params, load);
     case TOPK_FAMILY_TILES:
     case TOPK_FAMILY_SPLIT:
         return select_launch_stream(launch, params, load);
@@ -104,7 +107,7 @@ enum topk_status topk_cuda_load(const struct topk_plan *plan, char *detail)
     struct select_launch launch;
     struct select_params params;
     launch_of(plan, stream, &launch, &params);
-    launch.num_blocks = 1; /* without arguments the kernel returns at once */
+    launch.num_blocks = plan->cluster_blocks; /* without arguments the kernel returns at once */
     error = launch_family(plan, &launch, &params, true);
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(stream);

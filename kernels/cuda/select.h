@@ -26,7 +26,7 @@ struct select_params {
 
 /* How a kernel is launched; filled from a plan. */
 struct select_launch {
-    int32_t variant, num_blocks, threads;
+    int32_t variant, num_blocks, threads, cluster_blocks;
     size_t shared_bytes;
     bool programmatic;
     cudaStream_t stream;
@@ -40,10 +40,13 @@ cudaError_t select_launch_plain(const struct select_launch *launch,
                                 const struct select_params *params, bool load);
 cudaError_t select_launch_row(const struct select_launch *launch,
                               const struct select_params *params, bool load);
+cudaError_t select_launch_cluster(const struct select_launch *launch,
+                                  const struct select_params *params, bool load);
 cudaError_t select_launch_stream(const struct select_launch *launch,
                                  const struct select_params *params, bool load);
 
-/* What the launch functions share: one kernel, one parameter, optionally programmatic. */
+/* What the launch functions share: one kernel, one parameter, optionally programmatic or in
+ * clusters. */
 template <class Kernel>
 static inline cudaError_t select_launch_kernel(Kernel kernel, const struct select_launch *launch,
                                                const struct select_params *params, bool load)
@@ -61,16 +64,30 @@ static inline cudaError_t select_launch_kernel(Kernel kernel, const struct selec
             return error;
         }
     }
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    if (load && launch->cluster_blocks > 1) {
+        cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        if (error != cudaSuccess) {
+            return error;
+        }
+    }
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned num_attributes = 0;
+    if (launch->programmatic) {
+        attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (launch->cluster_blocks > 1) {
+        attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
+        attributes[num_attributes++].val.clusterDim = {(unsigned)launch->cluster_blocks, 1, 1};
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)launch->num_blocks);
     config.blockDim = dim3((unsigned)launch->threads);
     config.dynamicSmemBytes = launch->shared_bytes;
     config.stream = launch->stream;
-    config.attrs = &attribute;
-    config.numAttrs = launch->programmatic ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = num_attributes;
     return cudaLaunchKernelEx(&config, kernel, *params);
 }
 

@@ -177,7 +177,8 @@ struct topk_shape {
     X(TOPK_FAMILY_PLAIN, "plain", "plain exact: any K, any device, several reads of a row")        \
     X(TOPK_FAMILY_ROW, "row", "row-local exact: a row in registers or shared memory, one read")    \
     X(TOPK_FAMILY_TILES, "tiles", "sampled boundary, rows end to end in equal shares of a block")  \
-    X(TOPK_FAMILY_SPLIT, "split", "sampled boundary, few long rows over the whole device")
+    X(TOPK_FAMILY_SPLIT, "split", "sampled boundary, few long rows over the whole device")         \
+    X(TOPK_FAMILY_CLUSTER, "cluster", "sampled boundary, few rows, a cluster of blocks each")
 
 enum topk_family {
 #define TOPK_FAMILY_ENUM(name, short_name, text) name,
@@ -193,7 +194,7 @@ struct topk_plan {
     enum topk_family family;
     int32_t variant;         /* index into the family's policy table */
     int32_t num_blocks;      /* blocks of the launch */
-    int32_t cluster_blocks;  /* blocks a cluster; 1: no family uses clusters */
+    int32_t cluster_blocks;  /* blocks a cluster; 1: no cluster; num_blocks is a multiple */
     int32_t threads;         /* threads a block */
     int32_t sample_stride;   /* 0: no sample; s: about 1/s of a row is sampled */
     int32_t tile_scores;     /* scores a tile, 0 where the family has no tiles */

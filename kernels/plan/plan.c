@@ -32,6 +32,16 @@ static const struct stream_policy stream_policies[] = {
 #undef STREAM_POLICY
 };
 
+struct cluster_policy {
+    int32_t threads, blocks, cluster_blocks, rows;
+};
+
+static const struct cluster_policy cluster_policies[] = {
+#define CLUSTER_POLICY(threads, blocks, cluster, rows) {threads, blocks, cluster, rows},
+    TOPK_CLUSTER_POLICIES(CLUSTER_POLICY)
+#undef CLUSTER_POLICY
+};
+
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
 static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
 static const int64_t stage_bytes = TOPK_STAGE_SCORES * (int64_t)sizeof(float);
@@ -211,6 +221,67 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     return true;
 }
 
+/* The most blocks that the hardware starts as one cluster; 1: it has no clusters. */
+static int32_t cluster_blocks_max(const struct topk_device *device)
+{
+    if (device->compute_major < 9) {
+        return 1;
+    }
+    return device->compute_major < 12 ? TOPK_CLUSTER_BLOCKS_MAX : 8; /* 8: the portable size */
+}
+
+/* Whether the device can start a policy's clusters, and (when `choosing`) enough for all rows. */
+static bool cluster_policy_serves(const struct cluster_policy *policy,
+                                  const struct topk_shape *shape, const struct topk_device *device,
+                                  bool choosing)
+{
+    int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
+    return policy->cluster_blocks <= cluster_blocks_max(device) &&
+           policy->cluster_blocks <= device->num_multiprocessors &&
+           (!choosing || shape->rows <= rows_max);
+}
+
+/* A cluster a row; more rows than clusters are taken in turn. */
+static bool plan_cluster(const struct topk_shape *shape, const struct topk_device *device,
+                         int32_t variant, struct topk_plan *plan)
+{
+    bool choosing = variant < 0;
+    variant = choosing ? 0 : variant;
+    while (choosing && variant < COUNT(cluster_policies) &&
+           !cluster_policy_serves(&cluster_policies[variant], shape, device, true)) {
+        variant++;
+    }
+    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(cluster_policies) ||
+        !cluster_policy_serves(&cluster_policies[variant], shape, device, false)) {
+        return false;
+    }
+    const struct cluster_policy *policy = &cluster_policies[variant];
+    /* No more stages than a slice has batches, but two: one is filled while one is read. */
+    int64_t batch = policy->threads * TOPK_CLUSTER_RUN;
+    int64_t batch_bytes = batch * (int64_t)sizeof(float);
+    int64_t shared = TOPK_CLUSTER_STATE_BYTES + sort_bytes(shape);
+    int64_t stages = (device->shared_bytes_per_block - shared) / batch_bytes;
+    int64_t slice = shape->width / policy->cluster_blocks;
+    stages = min_i64(min_i64(stages, TOPK_CLUSTER_STAGES_MAX), max_i64(2, slice / batch + 1));
+    if (stages < 2) {
+        return false;
+    }
+    plan_begin(shape, device, TOPK_FAMILY_CLUSTER, plan);
+    int64_t clusters = max_i64(1, (int64_t)device->num_multiprocessors / policy->cluster_blocks);
+    plan->variant = variant;
+    plan->cluster_blocks = policy->cluster_blocks;
+    plan->num_blocks = (int32_t)min_i64(shape->rows, clusters) * policy->cluster_blocks;
+    plan->threads = policy->threads;
+    plan->tile_scores = (int32_t)batch;
+    plan->sample_stride = 64;
+    plan->shared_bytes = shared + stages * batch_bytes;
+    plan->parameters[TOPK_PARAMETER_STAGES] = stages;
+    plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;
+    plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
+    plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = TOPK_CLUSTER_SAMPLE_MAX;
+    return true;
+}
+
 /* ---- checks and the choice ------------------------------------------------------------------- */
 
 #define REFUSE(...) topk_detail(detail, TOPK_E_INVALID, __VA_ARGS__)
@@ -277,6 +348,7 @@ enum topk_status topk_plan_make(const struct topk_shape *shape, const struct top
     struct topk_plan plan;
     bool split = shape->rows <= device->num_multiprocessors;
     bool planned =
+        (shape->width > TOPK_CLUSTER_WIDTH_ABOVE && plan_cluster(shape, device, -1, &plan)) ||
         plan_row(shape, device, -1, &plan) ||
         plan_stream(shape, device, split ? TOPK_FAMILY_SPLIT : TOPK_FAMILY_TILES, -1, &plan) ||
         plan_plain(shape, device, &plan);
@@ -309,6 +381,9 @@ enum topk_status topk_plan_make_family(const struct topk_shape *shape,
     case TOPK_FAMILY_SPLIT:
         planned = plan_stream(shape, device, family, variant, &plan);
         break;
+    case TOPK_FAMILY_CLUSTER:
+        planned = plan_cluster(shape, device, variant, &plan);
+        break;
     default:
         break;
     }
@@ -329,10 +404,10 @@ void topk_plan_describe(const struct topk_plan *plan, char *text, size_t text_si
         return;
     }
     snprintf(text, text_size,
-             "family=%s variant=%d blocks=%d threads=%d shared_bytes=%lld workspace_bytes=%lld "
-             "stages=%lld sample=1/%d rows=%d width=%d k=%d",
-             topk_family_name(plan->family), plan->variant, plan->num_blocks, plan->threads,
-             (long long)plan->shared_bytes, (long long)plan->workspace_bytes,
+             "family=%s variant=%d blocks=%d cluster=%d threads=%d shared_bytes=%lld "
+             "workspace_bytes=%lld stages=%lld sample=1/%d rows=%d width=%d k=%d",
+             topk_family_name(plan->family), plan->variant, plan->num_blocks, plan->cluster_blocks,
+             plan->threads, (long long)plan->shared_bytes, (long long)plan->workspace_bytes,
              (long long)plan->parameters[TOPK_PARAMETER_STAGES], plan->sample_stride,
              plan->shape.rows, plan->shape.width, plan->shape.k);
 }

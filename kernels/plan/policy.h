@@ -55,6 +55,33 @@
 #define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
 #define TOPK_STREAM_MISC_BYTES 1024 /* barriers, counters and lists beside the big arrays */
 
+/* ---- cluster: a row in the blocks of a cluster ------------------------------------------------
+ */
+
+/*
+ * X(threads, blocks a multiprocessor, blocks a cluster, rows)
+ * `rows`: for so many rows on 132 multiprocessors. Clusters do not cross the groups of
+ * multiprocessors of a device, which differ in size, so that fewer start at once than a division
+ * would have it: an H200 starts 7 clusters of 16, 16 of 6, 24 of 4 or 32 of 3 (2026-11-30). A row
+ * more, and the last cluster waits for the first to end.
+ */
+#define TOPK_CLUSTER_POLICIES(X)                                                                   \
+    X(512, 1, 16, 7)                                                                               \
+    X(512, 1, 8, 8)                                                                                \
+    X(512, 1, 6, 16)                                                                               \
+    X(512, 1, 4, 24)                                                                               \
+    X(512, 1, 3, 32)                                                                               \
+    X(512, 1, 2, 66)
+
+#define TOPK_CLUSTER_ROWS_OF 132       /* multiprocessors that `rows` is given for */
+#define TOPK_CLUSTER_WIDTH_ABOVE 16384 /* shorter rows are quicker in one block; H200, measured */
+#define TOPK_CLUSTER_RUN 16            /* scores a thread; a stage of the ring is one run each */
+#define TOPK_CLUSTER_STAGES_MAX 4      /* choice: 128 KB in flight a block */
+#define TOPK_CLUSTER_LIST 8192         /* scores admitted of a row: four times the fast K */
+#define TOPK_CLUSTER_SAMPLE_MAX 16384  /* scores of a sample, held in registers */
+#define TOPK_CLUSTER_STATE_BYTES 91648 /* of a block, beside the stages of its ring */
+#define TOPK_CLUSTER_BLOCKS_MAX 16     /* of a cluster; more than 8 are not portable */
+
 /* ---- plain ---------------------------------------------------------------------------------- */
 
 #define TOPK_PLAIN_THREADS 512

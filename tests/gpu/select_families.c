@@ -1,7 +1,7 @@
 /*
  * select_families - every family and policy, forced on shapes it accepts, judged by the oracle.
  *
- *   select_families [--small | --sanitize]
+ *   select_families [--small | --sanitize] [--family NAME]
  *
  * --small: a little of each; --sanitize: less still, for runs under compute-sanitizer
  */
@@ -81,6 +81,7 @@ static const int32_t *widths_of(enum topk_family family, size_t *count_p)
         return row;
     case TOPK_FAMILY_TILES:
     case TOPK_FAMILY_SPLIT:
+    case TOPK_FAMILY_CLUSTER:
         *count_p = COUNT(stream);
         return stream;
     default:
@@ -227,9 +228,23 @@ static void test_long_rows(enum topk_family family)
 
 int main(int argc, char **argv)
 {
-    sanitize = argc > 1 && strcmp(argv[1], "--sanitize") == 0;
-    small = sanitize || (argc > 1 && strcmp(argv[1], "--small") == 0);
+    const char *only = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--family") == 0 && i + 1 < argc) {
+            only = argv[++i];
+        } else if (strcmp(argv[i], "--sanitize") == 0) {
+            small = sanitize = true;
+        } else if (strcmp(argv[i], "--small") == 0) {
+            small = true;
+        } else {
+            printf("unknown argument '%s'\n", argv[i]);
+            return 2;
+        }
+    }
     for (int family = 0; family < TOPK_FAMILY_COUNT; family++) {
+        if (only != NULL && strcmp(only, topk_family_name((enum topk_family)family)) != 0) {
+            continue;
+        }
         test_inputs((enum topk_family)family);
         if (sanitize) {
             continue;

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NUM_LANES 4
 
@@ -14,9 +15,12 @@
 static const struct {
     const char *name;
     int32_t rows, width, k;
+    bool clusters; /* which start only where several multiprocessors of a group are free */
 } shapes[] = {
-    {"row_short", 300, 4000, 512}, {"row_few", 3, 16000, 2048}, {"row_many", 400, 16000, 2048},
-    {"split", 5, 150001, 2048},    {"tiles", 150, 70000, 2048}, {"plain", 6, 50000, 3000},
+    {"row_short", 300, 4000, 512, false},   {"row_few", 3, 16000, 2048, false},
+    {"row_many", 400, 16000, 2048, false},  {"split", 90, 70001, 2048, false},
+    {"tiles", 150, 70000, 2048, false},     {"plain", 6, 50000, 3000, false},
+    {"cluster_few", 5, 150001, 2048, true}, {"cluster_many", 50, 40000, 300, true},
 };
 #define NUM_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -169,8 +173,11 @@ static void it_16_21_one_row_one_answer(cudaStream_t stream)
     }
 }
 
-/* Four lanes replay at once, with `hog_blocks` multiprocessors taken by a neighbour. */
-static void run_lanes(size_t shape, int hog_blocks, const char *name)
+/*
+ * Four lanes replay at once, with `hog_blocks` multiprocessors taken by a neighbour. It stays until
+ * the lanes are done; or, when they need what it holds, leaves after `hog_ms`.
+ */
+static void run_lanes(size_t shape, int hog_blocks, int hog_ms, const char *name)
 {
     struct gpu_request requests[NUM_LANES];
     struct gpu_plan plans[NUM_LANES];
@@ -197,12 +204,16 @@ static void run_lanes(size_t shape, int hog_blocks, const char *name)
             CHECK_CUDA(cudaGraphLaunch(execs[lane], streams[lane]));
         }
     }
+    if (hog_ms > 0) {
+        usleep((useconds_t)hog_ms * 1000);
+        *(volatile int *)stop = 1;
+    }
     for (int lane = 0; lane < NUM_LANES; lane++) {
         CHECK_CUDA(cudaStreamSynchronize(streams[lane]));
     }
     char detail[ORACLE_DETAIL_SIZE] = "";
     bool good = true;
-    if (hog_blocks > 0 && cudaStreamQuery(hog) != cudaErrorNotReady) {
+    if (hog_blocks > 0 && hog_ms == 0 && cudaStreamQuery(hog) != cudaErrorNotReady) {
         good = false;
         snprintf(detail, sizeof(detail), "the neighbour had gone before the lanes were done");
     }
@@ -223,11 +234,20 @@ static void run_lanes(size_t shape, int hog_blocks, const char *name)
 static void it_20_lanes_at_once(void)
 {
     for (size_t i = 0; i < NUM_SHAPES; i++) {
+        const int multiprocessors = gpu_device()->num_multiprocessors;
         char name[96];
         snprintf(name, sizeof(name), "it_20_%s_four_lanes_at_once", shapes[i].name);
-        run_lanes(i, 0, name);
-        snprintf(name, sizeof(name), "it_20_%s_four_lanes_on_one_multiprocessor", shapes[i].name);
-        run_lanes(i, gpu_device()->num_multiprocessors - 1, name);
+        run_lanes(i, 0, 0, name);
+        if (!shapes[i].clusters) {
+            snprintf(name, sizeof(name), "it_20_%s_four_lanes_on_one_multiprocessor",
+                     shapes[i].name);
+            run_lanes(i, multiprocessors - 1, 0, name);
+            continue;
+        }
+        snprintf(name, sizeof(name), "it_20_%s_four_lanes_beside_a_neighbour", shapes[i].name);
+        run_lanes(i, multiprocessors / 8, 0, name);
+        snprintf(name, sizeof(name), "it_20_%s_four_lanes_once_a_neighbour_leaves", shapes[i].name);
+        run_lanes(i, multiprocessors - 1, 200, name);
     }
 }
 

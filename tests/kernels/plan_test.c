@@ -17,6 +17,8 @@ static const struct topk_device b200 = {148, 10, 0, 232448, 233472, 126 << 20};
 static const struct topk_device rtx = {170, 12, 0, 101376, 102400, 96 << 20};
 static const struct topk_device *const devices[] = {&h200, &a100, &b200, &rtx};
 
+#define CLUSTER_ROWS 66 /* of the last policy of clusters, on the h200 */
+
 static struct topk_shape shape_of(int32_t rows, int32_t width, int32_t k)
 {
     struct topk_shape shape = {.k = k, .rows = rows, .width = width, .alignment_bytes = 16};
@@ -44,13 +46,96 @@ static void it_takes_short_rows_into_registers(void **state)
     static const int32_t edges[] = {1, 4096, 4097, 8192, 8193, 16384, 16385, 32768};
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
         for (int32_t rows = 1; rows < 100000; rows = rows * 3 + 1) {
+            if (edges[i] > TOPK_CLUSTER_WIDTH_ABOVE && rows <= CLUSTER_ROWS) {
+                continue; /* a cluster's */
+            }
             struct topk_plan plan = plan_of(&h200, rows, edges[i], 2048);
             assert_family(&plan, TOPK_FAMILY_ROW);
             assert_int_equal(plan.num_blocks, rows);
         }
     }
-    struct topk_plan plan = plan_of(&h200, 1, 32769, 2048);
+    struct topk_plan plan = plan_of(&h200, CLUSTER_ROWS + 1, 32769, 2048);
     assert_family(&plan, TOPK_FAMILY_SPLIT);
+}
+
+static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, cluster_blocks;
+    } edges[] = {{1, 16}, {7, 16}, {8, 8},  {9, 6},  {16, 6},          {17, 4},
+                 {24, 4}, {25, 3}, {32, 3}, {33, 2}, {CLUSTER_ROWS, 2}};
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+        for (int32_t width = TOPK_CLUSTER_WIDTH_ABOVE + 1; width > 0 && width < 1 << 30;
+             width *= 2) {
+            struct topk_plan plan = plan_of(&h200, edges[i].rows, width, 2048);
+            assert_family(&plan, TOPK_FAMILY_CLUSTER);
+            assert_int_equal(plan.cluster_blocks, edges[i].cluster_blocks);
+            assert_int_equal(plan.num_blocks, edges[i].rows * edges[i].cluster_blocks);
+            assert_in_range(plan.num_blocks, 1, h200.num_multiprocessors);
+        }
+        struct topk_plan row = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_ABOVE, 2048);
+        assert_family(&row, TOPK_FAMILY_ROW);
+    }
+}
+
+/* A batch is read while the next is on its way: two stages at least, and all in shared memory. */
+static void it_gives_a_cluster_two_to_four_stages(void **state)
+{
+    (void)state;
+    for (int32_t width = 1; width > 0 && width < 1 << 30; width = width * 3 + 1) {
+        for (int32_t variant = 0; variant < 6; variant++) {
+            for (int order = 0; order < 3; order++) {
+                struct topk_shape shape = shape_of(700, width, 2048);
+                shape.options.order = (enum topk_order)order;
+                struct topk_plan plan;
+                assert_int_equal(
+                    topk_plan_make_family(&shape, &h200, TOPK_FAMILY_CLUSTER, variant, &plan, NULL),
+                    TOPK_OK);
+                assert_in_range(plan.parameters[TOPK_PARAMETER_STAGES], 2, TOPK_CLUSTER_STAGES_MAX);
+                assert_true(plan.shared_bytes <= h200.shared_bytes_per_block);
+                assert_int_equal(plan.num_blocks % plan.cluster_blocks, 0);
+                assert_in_range(plan.num_blocks, 1, h200.num_multiprocessors);
+            }
+        }
+    }
+}
+
+static void it_has_other_families_where_there_are_no_clusters(void **state)
+{
+    (void)state;
+    struct topk_shape shape = shape_of(4, 100000, 2048);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    const struct topk_device *without[] = {&a100, &rtx}; /* none; too little shared memory */
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(
+            topk_plan_make_family(&shape, without[i], TOPK_FAMILY_CLUSTER, -1, &plan, detail),
+            TOPK_E_UNSUPPORTED);
+        assert_non_null(strstr(detail, "cluster"));
+        plan = plan_of(without[i], 4, 30000, 2048);
+        assert_family(&plan, TOPK_FAMILY_ROW);
+    }
+    plan = plan_of(&rtx, 4, 100000, 2048);
+    assert_int_not_equal(plan.family, TOPK_FAMILY_CLUSTER);
+    plan = plan_of(&b200, 4, 100000, 2048);
+    assert_family(&plan, TOPK_FAMILY_CLUSTER);
+    shape.k = (int32_t)TOPK_K_FAST_MAX + 1;
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_CLUSTER, -1, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    struct topk_device small = h200; /* a slice of a device: fewer rows at once */
+    small.num_multiprocessors = 33;
+    plan = plan_of(&small, 1, 100000, 2048);
+    assert_int_equal(plan.cluster_blocks, 16);
+    plan = plan_of(&small, 2, 100000, 2048);
+    assert_int_equal(plan.cluster_blocks, 8);
+    plan = plan_of(&small, 3, 100000, 2048);
+    assert_int_equal(plan.cluster_blocks, 6);
+    plan = plan_of(&small, 17, 100000, 2048);
+    assert_family(&plan, TOPK_FAMILY_SPLIT);
+    small.num_multiprocessors = 14;
+    assert_int_equal(topk_plan_make_family(&shape, &small, TOPK_FAMILY_CLUSTER, 0, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
 }
 
 static void it_has_a_row_policy_for_few_and_for_many_rows(void **state)
@@ -71,6 +156,8 @@ static void it_splits_few_long_rows_and_tiles_many(void **state)
 {
     (void)state;
     for (int32_t width = 32769; width > 0 && width < 1 << 30; width *= 2) {
+        struct topk_plan fewest = plan_of(&h200, CLUSTER_ROWS + 1, width, 2048);
+        assert_family(&fewest, TOPK_FAMILY_SPLIT);
         struct topk_plan split = plan_of(&h200, h200.num_multiprocessors, width, 2048);
         struct topk_plan tiles = plan_of(&h200, h200.num_multiprocessors + 1, width, 2048);
         assert_family(&split, TOPK_FAMILY_SPLIT);
@@ -235,6 +322,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_takes_short_rows_into_registers),
         cmocka_unit_test(it_has_a_row_policy_for_few_and_for_many_rows),
+        cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
+        cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
+        cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),
         cmocka_unit_test(it_splits_few_long_rows_and_tiles_many),
         cmocka_unit_test(it_takes_the_plain_path_above_the_fast_k),
         cmocka_unit_test(it_needs_no_bulk_copies_before_sm_90),

@@ -1,0 +1,247 @@
+/*
+ * cluster.cu - the cluster family: a row in the registers and the shared memory of a few blocks
+ * that are launched together.
+ *
+ *   propose     every block takes the same sample of the row and so comes to the same boundary,
+ *               while its slice is on its way
+ *   admit       what reaches the boundary goes to a list in shared memory, in position order
+ *   exchange    a barrier of the cluster; every block reads how much the others have
+ *   take        the first block takes the others' entries through distributed shared memory; the
+ *               others are then done
+ *   write       it finds the cut, by histogram, and writes
+ *
+ * Two barriers of a cluster a row, and nothing in global memory but scores and results. A boundary
+ * on a plateau (the sample has too much of one score) is kept apart: what is above it is listed,
+ * and of those equal to it each block keeps the first K, so that constant and tied rows cost one
+ * read as others do. Too few, or more than a list holds: the row is searched exactly, by histograms
+ * over all of it, which cannot fail; then once more admitted.
+ *
+ * Blocks of a cluster may wait for each other, for the hardware starts them together. How often
+ * they do is decided by what they published and all read alike, never by what each read of memory
+ * that a caller may change.
+ */
+#include "cluster_finish.cuh"
+#include "cluster_search.cuh"
+
+namespace
+{
+
+#if __CUDA_ARCH__ >= 900
+/* What the threads of a block must agree on is read by one of them. */
+__device__ __forceinline__ void begin_row(const struct select_params &params,
+                                          const struct task &task, int32_t row, bool first_block)
+{
+    auto &shared = cluster_state();
+    if (threadIdx.x == 0) {
+        const int32_t given = task_length(task, row);
+        shared.length = clamp_length(task, given);
+        shared.least = KEY_MAX;
+        shared.most = 0;
+        expect_exchange();
+        shared.counts.clamped += first_block && shared.length != given ? 1u : 0u;
+    }
+    if (first_block && threadIdx.x == 32) {
+        shared.sink = sink_open(params.args, task_row(task, row), row);
+    }
+}
+
+/* A row counts once, in the first block. */
+__device__ __forceinline__ void count_route(struct route_counts &counts, bool sampled, bool again,
+                                            bool overflowed)
+{
+    counts.direct += !again && !sampled ? 1u : 0u;
+    counts.certified += !again && sampled ? 1u : 0u;
+    counts.spill += again && overflowed ? 1u : 0u;
+    counts.recovery += again && !overflowed ? 1u : 0u;
+}
+
+/* Where a block stands in its ring and its exchanges. */
+struct progress {
+    struct ring_place place;
+    uint32_t phase; /* of `met` */
+};
+
+/* Admits the whole slice once more, by the boundary of an exact search, which is left in the state.
+ */
+template <int THREADS>
+__device__ __noinline__ uint2 admit_again(const struct row_view row, const struct slice slice,
+                                          uint32_t k, struct ring_place place, uint32_t num_stages)
+{
+    uint32_t rounds;
+    const struct boundary boundary = search_row<THREADS>(row, slice, k, &rounds);
+    /* Else all from the key on are selected, just K, and none of those equal to the one below. */
+    const uint32_t key = boundary.exact ? boundary.key : boundary.key - 1;
+    if (threadIdx.x == 0) {
+        const uint64_t scores = slice.end - slice.first;
+        cluster_state().counts.scores_read += (rounds + 1) * scores;
+        cluster_state().boundary = boundary;
+        expect_exchange();
+        copy_first<CLUSTER_BATCH(THREADS)>(row, slice, place, num_stages);
+    }
+    return admit_exactly<THREADS>(row, slice, key, k, place, num_stages);
+}
+
+/* What a block does of a row of more than K scores: its slice, by the boundary of a sample. */
+template <int THREADS>
+__device__ __forceinline__ uint2 admit_row(const struct select_params &params,
+                                           const struct row_view &view, const struct slice &slice,
+                                           uint32_t k, struct boundary &boundary,
+                                           struct ring_place place)
+{
+    const uint32_t num_stages = (uint32_t)params.stages;
+    if (threadIdx.x == 0) {
+        copy_first<CLUSTER_BATCH(THREADS)>(view, slice, place, num_stages);
+    }
+    const struct sampling sampling = sampling_of(view, params);
+    float sample[SAMPLE_EACH(THREADS)];
+    load_sample<THREADS>(view, sampling, sample);
+    if (warp_index() == 1 && lane_index() < 8) {
+        load_edges(view, lane_index());
+    }
+    boundary = propose<THREADS>(view, sampling, sample, k, params.margin);
+    if (threadIdx.x == 0) {
+        struct route_counts &counts = cluster_state().counts;
+        counts.scores_read += sampling.size() + (slice.end - slice.first);
+    }
+    if (boundary.exact) {
+        return admit_exactly<THREADS>(view, slice, boundary.key, k, place, num_stages);
+    }
+    const struct admitted admitted =
+        admit_slice<THREADS, false>(view, slice, boundary.key, k, place, num_stages);
+    return make_uint2(admitted.above, 0);
+}
+
+/* The first block's end of a row: all entries are in its reach until it says so. */
+template <int THREADS>
+__device__ __forceinline__ void finish_row(const struct select_params &params,
+                                           const struct standing &all,
+                                           const struct boundary &boundary, uint32_t k)
+{
+    const uint32_t low = boundary.exact ? boundary.key + 1 : boundary.key;
+    struct taken<THREADS> taken;
+    if (all.num_above >= k && take_lists<THREADS>(all, low, taken)) {
+        cluster_arrive_relaxed();
+        finish_taken<THREADS>(params, taken, low, k);
+        return;
+    }
+    pull_lists<THREADS>(all);
+    if (all.num_above < k) {
+        pull_equal<THREADS>(all, k - all.num_above);
+    }
+    cluster_arrive_relaxed();
+    block_sync<THREADS>();
+    if (all.num_above >= k) {
+        finish_list<THREADS>(params, all.num_above, low, k);
+    } else {
+        finish_merged<THREADS>(params, all.num_above, boundary.key, k);
+    }
+}
+
+template <int THREADS>
+__device__ __forceinline__ void select_row(const struct select_params &params, int32_t row,
+                                           struct progress &progress)
+{
+    auto &shared = cluster_state();
+    const bool first_block = cluster_rank() == 0;
+    const struct task task = task_read(params);
+    const uint32_t k = (uint32_t)task.k;
+    begin_row(params, task, row, first_block);
+    block_sync<THREADS>();
+    const int32_t length = shared.length;
+    const struct row_view view = row_view_of(task, row, length);
+    const struct slice slice = slice_of(view, cluster_rank(), cluster_size());
+    struct boundary boundary = {KEY_NAN, true};
+    uint2 admitted = make_uint2(0, ADMITTED_WHOLE);
+    if (length > task.k) {
+        admitted = admit_row<THREADS>(params, view, slice, k, boundary, progress.place);
+        pass_slice<THREADS>(slice, progress.place, (uint32_t)params.stages);
+    }
+    struct standing all;
+    bool good, again = false, overflowed = false;
+    for (;;) {
+        all = exchange<THREADS>(admitted, progress.phase);
+        good = !all.copied && !all.overflowed && all.num_above + all.num_equal >= k;
+        if (good || all.copied || again) { /* not good then: the row changed while it was read */
+            break;
+        }
+        again = true;
+        overflowed = all.overflowed;
+        admitted = admit_again<THREADS>(view, slice, k, progress.place, (uint32_t)params.stages);
+        pass_slice<THREADS>(slice, progress.place, (uint32_t)params.stages);
+        boundary = shared.boundary;
+    }
+    if (first_block && good) {
+        finish_row<THREADS>(params, all, boundary, k);
+        if (threadIdx.x == 0) {
+            count_route(shared.counts, boundary.key > KEY_NAN, again, overflowed);
+        }
+    } else {
+        cluster_arrive_relaxed();
+        if (first_block) {
+            select_whole<THREADS>(shared.sink, min(length, (int32_t)k), (int32_t)k,
+                                  params.by_value != 0, sort_entries<THREADS>(params));
+            if (threadIdx.x == 0) {
+                shared.counts.copied++;
+            }
+        }
+    }
+    cluster_wait();
+    block_sync<THREADS>(); /* nothing of this row is in use */
+}
+#endif
+
+template <int THREADS, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    cluster_kernel(const __grid_constant__ struct select_params params)
+{
+#if __CUDA_ARCH__ >= 900
+    static_assert(LIST >= 2 * (int)TOPK_K_FAST_MAX, "room for more than K");
+    auto &shared = cluster_state();
+    if (params.args == nullptr) {
+        return;
+    }
+    launch_release();
+    clear_bins<THREADS>(shared.bins);
+    clear_bins<THREADS>(shared.coarse);
+    if (threadIdx.x == 0) {
+        shared.rank.list_count = 0;
+        shared.counts = {};
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&shared.met)));
+        ring_init(shared.ring, (uint32_t)params.stages, 1);
+    }
+    cluster_arrive(); /* all have started, before anyone sends */
+    launch_wait();
+    cluster_wait();
+    struct progress progress = {};
+    const int32_t stride = (int32_t)(gridDim.x / cluster_size());
+    const struct task task = task_read(params);
+    const int32_t num_rows = task.num_rows;
+    if (threadIdx.x == 0) {
+        shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
+        shared.routes = params.args->routes;
+    }
+    for (int32_t row = (int32_t)(blockIdx.x / cluster_size()); row < num_rows; row += stride) {
+        select_row<THREADS>(params, row, progress);
+    }
+    if (threadIdx.x == 0) {
+        routes_add(shared.routes, shared.counts);
+    }
+#else
+    (void)params; /* the planner chooses another family before sm_90 */
+#endif
+}
+
+} // namespace
+
+cudaError_t select_launch_cluster(const struct select_launch *launch,
+                                  const struct select_params *params, bool load)
+{
+    int32_t variant = launch->variant;
+#define CLUSTER_LAUNCH(threads, blocks, cluster, rows)                                             \
+    if (variant-- == 0) {                                                                          \
+        return select_launch_kernel(cluster_kernel<threads, blocks>, launch, params, load);        \
+    }
+    TOPK_CLUSTER_POLICIES(CLUSTER_LAUNCH)
+#undef CLUSTER_LAUNCH
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,272 @@
+/*
+ * cluster_admit.cuh - how a block of a cluster reads its slice of a row: the list of all that
+ * reach the boundary, in position order.
+ *
+ * A row is cut into runs of 16 scores, which a lane takes at a time; a block has neighbouring runs,
+ * which a ring of stages in shared memory brings, a batch a stage. So position order is (warp,
+ * lane, score), and one prefix sum a warp and one barrier give every score its place in the list.
+ */
+#ifndef TOPKSEL_CUDA_CLUSTER_ADMIT_CUH
+#define TOPKSEL_CUDA_CLUSTER_ADMIT_CUH
+
+#include "cluster_sample.cuh"
+
+namespace
+{
+
+#define RUN 16u          /* scores a lane takes of a batch: 64 bytes */
+#define PART (32u * RUN) /* scores a warp takes */
+
+/* Virtual positions [first, end) of a row: whole runs, of which the row's ends may cut the outer.
+ */
+struct slice {
+    uint32_t first, end;
+};
+
+/* The slice of block `rank` of `size`. */
+__device__ __forceinline__ struct slice slice_of(const struct row_view &row, uint32_t rank,
+                                                 uint32_t size)
+{
+    const uint32_t runs = (row.end + RUN - 1) / RUN; /* times 16 blocks: below 2^32 */
+    struct slice slice = {runs * rank / size * RUN, runs * (rank + 1) / size * RUN};
+    return slice;
+}
+
+#if __CUDA_ARCH__ >= 900
+/* Starts the copy of a batch to a stage: whole 16 bytes of the row. One thread. */
+template <uint32_t BATCH>
+__device__ __forceinline__ void copy_batch(const struct row_view &row, const struct slice &slice,
+                                           uint32_t first, uint32_t stage)
+{
+    const uint32_t begin = max(first, (row.skew + 3) / 4 * 4);
+    const uint32_t end = min(min(slice.end, first + BATCH), row.end / 4 * 4);
+    ring_copy(cluster_stage<BATCH>(stage) + (begin - first), row.base + begin,
+              end > begin ? (end - begin) * (uint32_t)sizeof(float) : 0,
+              &cluster_state().ring.full[stage]);
+}
+
+/* Starts the first copies of a slice, from the stage at `place` on. One thread. */
+template <uint32_t BATCH>
+__device__ __forceinline__ void copy_first(const struct row_view &row, const struct slice &slice,
+                                           struct ring_place place, uint32_t num_stages)
+{
+    uint32_t first = slice.first;
+    for (uint32_t i = 0; i < num_stages && first < slice.end; i++, first += BATCH) {
+        copy_batch<BATCH>(row, slice, first, place.stage);
+        ring_advance(place, num_stages);
+    }
+}
+#endif
+
+/* Reads the scores of the 16 bytes that the row's ends cut. Eight threads, before a barrier. */
+__device__ __forceinline__ void load_edges(const struct row_view &row, uint32_t thread)
+{
+    const uint32_t first = thread < 4 ? row.skew / 4 * 4 : row.end / 4 * 4;
+    const uint32_t at = first + thread % 4;
+    const bool valid = at >= row.skew && at < row.end;
+    cluster_state().edge[thread / 4][thread % 4] =
+        valid ? row.base[at] : __uint_as_float(0xffffffffu);
+}
+
+/*
+ * What a lane holds of a batch: the run at virtual position `at`, in a stage. Its four 16-byte
+ * groups are read in an order that depends on the lane, so that lanes meet in no bank.
+ */
+struct run {
+    float *scores;
+    uint32_t at;
+    bool inside; /* all runs of the warp are of the row, whole, and of the slice */
+};
+
+template <uint32_t BATCH>
+__device__ __forceinline__ struct run run_of(const struct row_view &row, const struct slice &slice,
+                                             uint32_t first, uint32_t stage)
+{
+    const uint32_t part = warp_index() * PART;
+    struct run run;
+    run.scores = cluster_stage<BATCH>(stage) + part + lane_index() * RUN;
+    run.at = first + part + lane_index() * RUN;
+    run.inside = first + part >= row.skew && first + part + PART <= min(row.end, slice.end);
+    return run;
+}
+
+/* Bit i: score i of the run is at least `low`; or, with EQUAL, is `low`. No bit for a NaN. */
+template <bool EQUAL>
+__device__ __forceinline__ uint32_t compare_run(const struct run &run, float low)
+{
+    const uint32_t turn = lane_index() / 2 % 4;
+    uint32_t marks = 0;
+#pragma unroll
+    for (uint32_t g = 0; g < 4; g++) {
+        const float4 four = *reinterpret_cast<const float4 *>(run.scores + 4 * ((g + turn) % 4));
+        marks |= (EQUAL ? four.x == low : four.x >= low) ? 1u << 4 * g : 0u;
+        marks |= (EQUAL ? four.y == low : four.y >= low) ? 2u << 4 * g : 0u;
+        marks |= (EQUAL ? four.z == low : four.z >= low) ? 4u << 4 * g : 0u;
+        marks |= (EQUAL ? four.w == low : four.w >= low) ? 8u << 4 * g : 0u;
+    }
+    return (marks << 4 * turn | marks >> (16 - 4 * turn)) & 0xffffu;
+}
+
+/* Bit i: score i of a run is one of the row and of the slice. */
+__device__ __forceinline__ uint32_t valid_marks(const struct row_view &row,
+                                                const struct slice &slice, const struct run &run)
+{
+    const uint32_t end = min(row.end, slice.end);
+    const uint32_t from = row.skew > run.at ? min(row.skew - run.at, RUN) : 0;
+    const uint32_t to = end > run.at ? min(end - run.at, RUN) : 0;
+    return ((1u << to) - 1) & ~((1u << from) - 1);
+}
+
+/* Puts into a run the scores that the ring left out, for the row's ends cut their 16 bytes. */
+__device__ __forceinline__ void mend_run(const struct row_view &row, const struct run &run)
+{
+    const uint32_t cut[2] = {row.skew / 4 * 4, row.end / 4 * 4};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const bool is_cut = i == 0 ? row.skew % 4 != 0 : row.end % 4 != 0;
+        if (is_cut && cut[i] >= run.at && cut[i] < run.at + RUN) {
+            *reinterpret_cast<float4 *>(run.scores + (cut[i] - run.at)) =
+                *reinterpret_cast<const float4 *>(cluster_state().edge[i]);
+        }
+    }
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the ring writes there next */
+#endif
+}
+
+/* What a block has admitted: entries of list, also those beyond its room, and of equal. */
+struct admitted {
+    uint32_t above, equal;
+};
+
+/* Calls put(slot, i) for every mark of a warp, slots in position order. A warp calls. */
+template <class Put>
+__device__ __forceinline__ void each_mark(uint32_t marks, uint32_t slot, const Put &put)
+{
+    const uint32_t own = (uint32_t)__popc(marks);
+    slot += warp_prefix(own) - own;
+    while (marks != 0) {
+        const uint32_t i = (uint32_t)__ffs((int)marks) - 1;
+        marks &= marks - 1;
+        put(slot, i);
+        slot++;
+    }
+}
+
+/* Marks of scores equal to a key; NaN only where there is a score. */
+__device__ __forceinline__ uint32_t marks_equal(const struct run &run, uint32_t key, uint32_t valid)
+{
+    if (key > KEY_NAN) {
+        return compare_run<true>(run, __uint_as_float(key_floor_bits(key))) & valid;
+    }
+    uint32_t marks = 0;
+    for (uint32_t i = 0; i < RUN; i++) {
+        marks |= run.scores[i] != run.scores[i] ? 1u << i : 0u;
+    }
+    return marks & valid;
+}
+
+/* Admits a batch from its run in each lane. One barrier, behind which nobody reads the batch
+ * before: free(). */
+template <int THREADS, bool EXACT, class Free>
+__device__ __forceinline__ void
+admit_batch(const struct row_view &row, const struct slice &slice, const struct run &run,
+            uint32_t key, uint32_t k, uint32_t parity, struct admitted &admitted, const Free &free)
+{
+    auto &shared = cluster_state();
+    if (!run.inside) {
+        mend_run(row, run);
+    }
+    uint32_t marks =
+        compare_run<false>(run, __uint_as_float(key_floor_bits(EXACT ? key + 1 : key)));
+    uint32_t equal = 0;
+    const uint32_t valid = run.inside ? 0xffffu : valid_marks(row, slice, run);
+    marks &= valid;
+    if (EXACT) {
+        equal = marks_equal(run, key, valid);
+    }
+    const uint32_t own =
+        __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks) | (uint32_t)__popc(equal) << 16);
+    if (lane_index() == 0) {
+        shared.warp_counts[parity][warp_index()] = own;
+    }
+    block_sync<THREADS>();
+    free();
+    const uint32_t other =
+        lane_index() < THREADS / 32 ? shared.warp_counts[parity][lane_index()] : 0;
+    const uint32_t all = __reduce_add_sync(WARP_ALL, other);
+    if (own != 0) {
+        const uint32_t before =
+            __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+        const uint32_t slot = admitted.above + (before & 0xffffu), position = run.at - row.skew;
+        if (slot + (own & 0xffffu) <= LIST) {
+            each_mark(marks, slot, [&](uint32_t at, uint32_t i) {
+                shared.list[at] = make_uint2(__float_as_uint(run.scores[i]), position + i);
+            });
+        }
+        if (EXACT) {
+            each_mark(equal, admitted.equal + (before >> 16), [&](uint32_t at, uint32_t i) {
+                if (at < k) {
+                    shared.equal[at] = position + i;
+                }
+            });
+        }
+    }
+    admitted.above += all & 0xffffu;
+    admitted.equal += all >> 16;
+}
+
+#if __CUDA_ARCH__ >= 900
+/* Admits a slice whose first batches are in the ring, or on their way there. */
+template <int THREADS, bool EXACT>
+__device__ __forceinline__ struct admitted
+admit_slice(const struct row_view &row, const struct slice &slice, uint32_t key, uint32_t k,
+            struct ring_place &place, uint32_t num_stages)
+{
+    constexpr uint32_t BATCH = CLUSTER_BATCH(THREADS);
+    static_assert(BATCH == THREADS * RUN, "a batch is what the lanes take at once");
+    static_assert(BATCH < 65536, "two counts share a word");
+    auto &shared = cluster_state();
+    struct admitted admitted = {0, 0};
+    uint32_t parity = 0, stage_before = 0;
+#pragma unroll 1
+    for (uint32_t first = slice.first; first < slice.end; first += BATCH, parity ^= 1) {
+        const struct run run = run_of<BATCH>(row, slice, first, place.stage);
+        ring_wait(&shared.ring.full[place.stage], place.phase);
+        admit_batch<THREADS, EXACT>(row, slice, run, key, k, parity, admitted, [&]() {
+            const uint32_t next = first + (num_stages - 1) * BATCH; /* follows the one before */
+            if (threadIdx.x == 0 && first != slice.first && next < slice.end) {
+                copy_batch<BATCH>(row, slice, next, stage_before);
+            }
+        });
+        stage_before = place.stage;
+        ring_advance(place, num_stages);
+    }
+    return admitted;
+}
+
+/* Likewise by an exact boundary: what is above it, and apart the first that are equal. */
+template <int THREADS>
+__device__ __noinline__ uint2 admit_exactly(const struct row_view row, const struct slice slice,
+                                            uint32_t key, uint32_t k, struct ring_place place,
+                                            uint32_t num_stages)
+{
+    const struct admitted admitted =
+        admit_slice<THREADS, true>(row, slice, key, k, place, num_stages);
+    return make_uint2(admitted.above, min(admitted.equal, k));
+}
+
+/* The place in the ring behind a slice. */
+template <int THREADS>
+__device__ __forceinline__ void pass_slice(const struct slice &slice, struct ring_place &place,
+                                           uint32_t num_stages)
+{
+    for (uint32_t first = slice.first; first < slice.end; first += CLUSTER_BATCH(THREADS)) {
+        ring_advance(place, num_stages);
+    }
+}
+#endif
+
+} // namespace
+
+#endif

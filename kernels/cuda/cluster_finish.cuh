@@ -1,0 +1,460 @@
+/*
+ * cluster_finish.cuh - the end of a row in the cluster family: the first block takes the entries of
+ * all, finds the cut among them and writes the result, in position order or by value.
+ */
+#ifndef TOPKSEL_CUDA_CLUSTER_FINISH_CUH
+#define TOPKSEL_CUDA_CLUSTER_FINISH_CUH
+
+#include "cluster_admit.cuh"
+
+namespace
+{
+
+/* What the blocks of a cluster have admitted. Lane i of every warp knows of block i. */
+struct standing {
+    uint32_t above, equal;               /* entries of this lane's block */
+    uint32_t above_before, equal_before; /* of the blocks before it */
+    uint32_t num_above, num_equal;       /* of all */
+    bool overflowed;                     /* a list was too short */
+    bool copied;                         /* the row has at most K scores */
+};
+
+#define ADMITTED_WHOLE 0x80000000u /* in admitted.y: at most K scores, nothing to admit */
+
+#if __CUDA_ARCH__ >= 900
+/*
+ * Sends all blocks what this one admitted and takes what they sent: the same in all threads of a
+ * cluster, whatever they read before. A barrier of the cluster; `phase` is that of `met`. A list
+ * lies in one place, the shared memory of its block, and is complete there before its count is
+ * sent; a fence would add a quarter of a microsecond and order nothing more.
+ */
+template <int THREADS>
+__device__ __forceinline__ struct standing exchange(uint2 admitted, uint32_t &phase)
+{
+    auto &shared = cluster_state();
+    const uint32_t size = cluster_size();
+    block_sync<THREADS>(); /* the lists are complete */
+    if (threadIdx.x < size) {
+        remote_send(remote_address(&shared.standing[cluster_rank()], threadIdx.x), admitted,
+                    remote_address(&shared.met, threadIdx.x));
+    }
+    ring_wait(&shared.met, phase);
+    phase ^= 1;
+    const uint2 its = lane_index() < size ? shared.standing[lane_index()] : make_uint2(0, 0);
+    struct standing all;
+    all.copied = __any_sync(WARP_ALL, (its.y & ADMITTED_WHOLE) != 0);
+    all.overflowed = __any_sync(WARP_ALL, its.x > LIST);
+    all.above = min(its.x, (uint32_t)LIST); /* no sum can wrap */
+    all.equal = its.y & ~ADMITTED_WHOLE;
+    all.above_before = warp_prefix(all.above);
+    all.equal_before = warp_prefix(all.equal);
+    all.num_above = __shfl_sync(WARP_ALL, all.above_before, 31);
+    all.num_equal = __shfl_sync(WARP_ALL, all.equal_before, 31);
+    all.overflowed = all.overflowed || all.num_above > LIST;
+    all.above_before -= all.above;
+    all.equal_before -= all.equal;
+    return all;
+}
+
+/* Arms `met` for the next exchange, once all are past the one before. One thread. */
+__device__ __forceinline__ void expect_exchange()
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     shared_address(&cluster_state().met)),
+                 "r"(cluster_size() * (uint32_t)sizeof(uint2))
+                 : "memory");
+}
+
+/*
+ * Copies `count` entries of every lane's block but the first to `before` and on here, 32 entries a
+ * step and warp: copy(block, i, to) starts a load, which is stored once several are under way.
+ */
+template <int THREADS, class Load, class Store>
+__device__ __forceinline__ void pull(uint32_t count, uint32_t before, const Load &load,
+                                     const Store &store)
+{
+    constexpr uint32_t WARPS = THREADS / 32, AHEAD = 6; /* choice: loads in flight a thread */
+    const uint32_t steps = lane_index() == 0 ? 0 : (count + 31) / 32;
+    const uint32_t steps_end = warp_prefix(steps);
+    const uint32_t num_steps = __shfl_sync(WARP_ALL, steps_end, 31);
+    for (uint32_t first = warp_index(); first < num_steps; first += AHEAD * WARPS) {
+        uint2 entry[AHEAD];
+        uint32_t to[AHEAD];
+#pragma unroll
+        for (uint32_t n = 0; n < AHEAD; n++) {
+            const uint32_t step = first + n * WARPS;
+            to[n] = 0xffffffffu;
+            entry[n] = make_uint2(0, 0);
+            if (step < num_steps) {
+                const int block = __popc(__ballot_sync(WARP_ALL, steps_end <= step));
+                const uint32_t begin = __shfl_sync(WARP_ALL, steps_end - steps, block);
+                const uint32_t i = (step - begin) * 32 + lane_index();
+                const uint32_t its_before = __shfl_sync(WARP_ALL, before, block);
+                if (i < __shfl_sync(WARP_ALL, count, block)) {
+                    to[n] = its_before + i;
+                    entry[n] = load((uint32_t)block, i);
+                }
+            }
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < AHEAD; n++) {
+            if (to[n] != 0xffffffffu) {
+                store(to[n], entry[n]);
+            }
+        }
+    }
+}
+
+/* Copies the others' lists behind the first block's own. */
+template <int THREADS>
+__device__ __forceinline__ void pull_lists(const struct standing &all)
+{
+    auto &shared = cluster_state();
+    pull<THREADS>(
+        all.above, all.above_before,
+        [&](uint32_t block, uint32_t i) {
+            return remote_load_pair(remote_address(&shared.list[i], block));
+        },
+        [&](uint32_t to, uint2 entry) { shared.list[to] = entry; });
+}
+
+/* Copies the positions equal to the boundary: the first `wanted`. */
+template <int THREADS>
+__device__ __forceinline__ void pull_equal(const struct standing &all, uint32_t wanted)
+{
+    auto &shared = cluster_state();
+    pull<THREADS>(
+        min(all.equal, wanted - min(wanted, all.equal_before)), all.equal_before,
+        [&](uint32_t block, uint32_t i) {
+            return make_uint2(remote_load(remote_address(&shared.equal[i], block)), 0);
+        },
+        [&](uint32_t to, uint2 entry) { shared.equal[to] = entry.x; });
+}
+#endif
+
+/* The list as a source of keys (rank.cuh). */
+template <int THREADS>
+struct list_source {
+    const uint2 *list;
+    uint32_t count;
+
+    template <class Visit>
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
+    {
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+            const uint32_t key = key_of(__uint_as_float(list[i].x));
+            if (key >= low && key <= high) {
+                visit(key - low);
+            }
+        }
+    }
+};
+
+/* How many of count ascending positions are below `position`. */
+template <class At>
+__device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t position, const At &at)
+{
+    uint32_t low = 0, high = count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (at(middle) < position) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/*
+ * The entries of all lists in the registers of the first block, 32 of one list a step: warp w holds
+ * steps w * each + j, j below `each`, so that position order is (warp, j, lane). Key 0: none.
+ */
+#define TAKEN_MAX (5120 / THREADS) /* entries a thread; the usual boundary admits 1500 to 4500 */
+
+template <int THREADS>
+struct taken {
+    uint32_t key[TAKEN_MAX], position[TAKEN_MAX];
+    uint32_t each;
+};
+
+#if __CUDA_ARCH__ >= 900
+/* Takes the lists; false when they are too long. Keys are right from `low` on. */
+template <int THREADS>
+__device__ __forceinline__ bool take_lists(const struct standing &all, uint32_t low,
+                                           struct taken<THREADS> &taken)
+{
+    auto &shared = cluster_state();
+    const uint32_t steps = (all.above + 31) / 32, steps_end = warp_prefix(steps);
+    const uint32_t num_steps = __shfl_sync(WARP_ALL, steps_end, 31);
+    taken.each = (num_steps + THREADS / 32 - 1) / (THREADS / 32);
+    if (taken.each > TAKEN_MAX) {
+        return false;
+    }
+    uint32_t exists = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        uint2 entry = make_uint2(0, 0);
+        if (j < taken.each) {
+            const uint32_t step = warp_index() * taken.each + j;
+            const uint32_t block = (uint32_t)__popc(__ballot_sync(WARP_ALL, steps_end <= step));
+            const uint32_t begin = __shfl_sync(WARP_ALL, steps_end - steps, (int)block);
+            const uint32_t count = __shfl_sync(WARP_ALL, all.above, (int)block);
+            const uint32_t i = (step - begin) * 32 + lane_index();
+            if (step < num_steps && i < count) {
+                entry = remote_load_pair(remote_address(&shared.list[i], block));
+                exists |= 1u << j;
+            }
+        }
+        taken.key[j] = entry.x;
+        taken.position[j] = entry.y;
+    }
+    const bool positive = low > KEY_ZERO;
+#pragma unroll
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) { /* all loads are under way */
+        if (j < taken.each) {
+            const uint32_t bits = taken.key[j];
+            const uint32_t key = positive ? bits | 0x80000000u : key_of(__uint_as_float(bits));
+            taken.key[j] = exists >> j & 1u ? key : 0;
+        }
+    }
+    return true;
+}
+#endif
+
+/* Entries in registers as a source of keys (rank.cuh). */
+template <int THREADS>
+struct taken_source {
+    const struct taken<THREADS> &taken;
+
+    template <class Visit>
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+            if (j < taken.each) {
+                const uint32_t offset = taken.key[j] - low; /* wraps to a large one below low */
+                if (offset <= high - low) {
+                    visit(offset);
+                }
+            }
+        }
+    }
+};
+
+/* A count of each warp summed over the warps before. One barrier; `counts` is free at the next. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t sum_before(uint32_t count, uint32_t *counts)
+{
+    if (lane_index() == 0) {
+        counts[warp_index()] = count;
+    }
+    block_sync<THREADS>();
+    const uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
+    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+}
+
+/* Bit j: entry j of this thread is selected. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t marks_of(const struct taken<THREADS> &taken,
+                                             const struct rank_cut &cut)
+{
+    uint32_t marks = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        marks |= taken.key[j] >= cut.key ? 1u << j : 0u; /* cut.key > 0 */
+    }
+    if (cut.all) {
+        return marks;
+    }
+    uint32_t equal = 0; /* of those equal to the cut, the first are */
+#pragma unroll
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, taken.key[j] == cut.key));
+    }
+    uint32_t rank = sum_before<THREADS>(equal, cluster_state().warp_counts[1]);
+#pragma unroll
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        const bool same = taken.key[j] == cut.key;
+        const uint32_t lanes = __ballot_sync(WARP_ALL, same);
+        if (same && rank + (uint32_t)__popc(lanes & lanes_below()) >= cut.take) {
+            marks &= ~(1u << j);
+        }
+        rank += (uint32_t)__popc(lanes);
+    }
+    return marks;
+}
+
+/* Writes what stands in the list, selected and in position order: pages, offsets, values, or sorted
+ * by value. All threads call, after a barrier. */
+template <int THREADS>
+__device__ __noinline__ void write_list(const struct select_params &params, uint32_t k)
+{
+    auto &shared = cluster_state();
+    const struct sink sink = shared.sink;
+    if (!params.by_value) {
+        for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+            sink_put(sink, i, shared.list[i].y);
+        }
+        return;
+    }
+    uint64_t *entries = sort_entries<THREADS>(params);
+    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+        const uint2 entry = shared.list[i];
+        entries[i] = sort_entry(key_of(__uint_as_float(entry.x)), entry.y);
+    }
+    block_sync<THREADS>();
+    sort_descending<THREADS>(entries, k);
+    sink_put_sorted<THREADS>(sink, entries, k);
+}
+
+/* Writes the marked entries: as they are where nothing but positions is asked for. */
+template <int THREADS>
+__device__ __forceinline__ void write_taken(const struct select_params &params,
+                                            const struct taken<THREADS> &taken, uint32_t marks,
+                                            uint32_t k)
+{
+    auto &shared = cluster_state();
+    const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
+    uint32_t slot = sum_before<THREADS>(own, shared.warp_counts[0]);
+    const bool plain = shared.sink.plain && !params.by_value;
+    int32_t *indices = shared.sink.indices;
+#pragma unroll
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        if (j < taken.each) {
+            const bool marked = (marks >> j & 1u) != 0;
+            const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
+            const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
+            if (marked && plain) {
+                __stcg(&indices[at], (int32_t)taken.position[j]);
+            } else if (marked) {
+                shared.list[at] = make_uint2(key_to_bits(taken.key[j]), taken.position[j]);
+            }
+            slot += (uint32_t)__popc(lanes);
+        }
+    }
+    if (!plain) {
+        block_sync<THREADS>();
+        write_list<THREADS>(params, k);
+    }
+}
+
+/* The cut that selects `k` of the entries in registers, all of which are `low` or more. */
+template <int THREADS>
+__device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS> &taken,
+                                                     uint32_t low, uint32_t k)
+{
+    auto &shared = cluster_state();
+    const struct taken_source<THREADS> source = {
+        taken
+    };
+    const uint32_t shift = first_shift(low);
+    source.each_in(low, KEY_MAX, [&](uint32_t offset) {
+        atomicAdd(&shared.bins[min(offset >> shift, TOPK_BINS - 1u)], 1u);
+    });
+    block_sync<THREADS>();
+    const struct rank_bin found = scan_rank<THREADS>(shared.bins, k);
+    clear_bins<THREADS>(shared.bins);
+    const uint32_t need = k - found.above;
+    low += found.bin << shift;
+    if (found.count == need) {
+        const struct rank_cut cut = {low, need, true};
+        return cut;
+    }
+    const uint32_t width = (1u << shift) - 1u;
+    const uint32_t high = found.bin < TOPK_BINS - 1 ? low + min(KEY_MAX - low, width) : KEY_MAX;
+    if (found.count > RANK_LIST) {
+        uint32_t below = 0;
+        block_sync<THREADS>(); /* the bins are clear */
+        return find_cut<THREADS, true>(source, low, high, range_shift(high - low), need,
+                                       shared.bins, shared.rank, &below);
+    }
+    source.each_in(low, high, [&](uint32_t offset) {
+        shared.rank.list[atomicAdd(&shared.rank.list_count, 1u)] = low + offset;
+    });
+    block_sync<THREADS>();
+    if (threadIdx.x == 0) {
+        shared.rank.list_count = 0;
+    }
+    return rank_list(shared.rank.list, found.count, need);
+}
+
+/* Selects K of the entries in registers, and writes them. */
+template <int THREADS>
+__device__ __forceinline__ void finish_taken(const struct select_params &params,
+                                             const struct taken<THREADS> &taken, uint32_t low,
+                                             uint32_t k)
+{
+    const struct rank_cut cut = cut_taken<THREADS>(taken, low, k);
+    write_taken<THREADS>(params, taken, marks_of<THREADS>(taken, cut), k);
+}
+
+/* More entries than registers hold: selects K of the `count` in the list, which it compacts. */
+template <int THREADS>
+__device__ __noinline__ void finish_list(const struct select_params &params, uint32_t count,
+                                         uint32_t low, uint32_t k)
+{
+    auto &shared = cluster_state();
+    const struct list_source<THREADS> source = {
+        shared.list, count
+    };
+    uint32_t below = 0;
+    const struct rank_cut cut = find_cut<THREADS, true>(source, low, KEY_MAX, first_shift(low), k,
+                                                        shared.bins, shared.rank, &below);
+    const uint32_t take = cut.all ? 0xffffffffu : cut.take;
+    for_each_ranked<THREADS, 4>(
+        count,
+        [&](int64_t i, uint32_t *key, uint32_t *position) {
+            const uint2 entry = shared.list[i];
+            *key = key_of(__uint_as_float(entry.x));
+            *position = entry.y;
+        },
+        [&](uint32_t key, uint32_t) {
+            return key > cut.key ? EMIT_FIRST : (key == cut.key ? EMIT_SECOND : EMIT_NONE);
+        },
+        shared.emit,
+        [&](uint32_t key, uint32_t position, enum emit_class kind, uint32_t above, uint32_t equal) {
+            if (kind == EMIT_FIRST || equal < take) {
+                shared.list[above + min(equal, take)] = make_uint2(key_to_bits(key), position);
+            }
+        });
+    block_sync<THREADS>();
+    write_list<THREADS>(params, k);
+}
+
+/*
+ * Fewer than K are above the boundary: all of the `count` in the list, and the first of those equal
+ * to it, merged by position behind the list.
+ */
+template <int THREADS>
+__device__ __noinline__ void finish_merged(const struct select_params &params, uint32_t count,
+                                           uint32_t key, uint32_t k)
+{
+    static_assert(LIST >= 2 * (int)TOPK_K_FAST_MAX, "the merged entries lie behind the list");
+    auto &shared = cluster_state();
+    const uint32_t take = k - count;
+    uint2 *merged = shared.list + TOPK_K_FAST_MAX;
+    for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+        const uint2 entry = shared.list[i];
+        const uint32_t before =
+            count_below(take, entry.y, [&](uint32_t at) { return shared.equal[at]; });
+        merged[i + before] = entry;
+    }
+    for (uint32_t i = threadIdx.x; i < take; i += THREADS) {
+        const uint32_t position = shared.equal[i];
+        const uint32_t before =
+            count_below(count, position, [&](uint32_t at) { return shared.list[at].y; });
+        merged[i + before] = make_uint2(key_to_bits(key), position);
+    }
+    block_sync<THREADS>();
+    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+        shared.list[i] = merged[i];
+    }
+    block_sync<THREADS>();
+    write_list<THREADS>(params, k);
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,263 @@
+/*
+ * cluster_sample.cuh - the boundary that a sample of the row proposes, in the cluster family: every
+ * block takes the same sample and so comes to the same boundary.
+ *
+ * Virtual positions count from the 64-byte boundary at or before the row's first score (share.cuh).
+ * These kernels are short: what an instruction costs is that it has to be fetched and issued at
+ * all, so that the bins here are cheaper ones than those of key.cuh.
+ */
+#ifndef TOPKSEL_CUDA_CLUSTER_SAMPLE_CUH
+#define TOPKSEL_CUDA_CLUSTER_SAMPLE_CUH
+
+#include "boundary.cuh"
+#include "cluster_state.cuh"
+
+namespace
+{
+
+/* A row by virtual position; those in [skew, end) are valid. */
+struct row_view {
+    const float *base;
+    uint32_t skew, end;
+};
+
+__device__ __forceinline__ struct row_view row_view_of(const struct task &task, int32_t row,
+                                                       int32_t length)
+{
+    const float *scores = task_row(task, row);
+    struct row_view view;
+    view.skew = (uint32_t)(reinterpret_cast<uintptr_t>(scores) / sizeof(float)) % TOPK_SAMPLE_UNIT;
+    view.base = scores - view.skew;
+    view.end = view.skew + (uint32_t)length;
+    return view;
+}
+
+/* How a row is sampled; the same for all threads of a cluster. */
+struct sampling {
+    uint32_t first_unit, num_units; /* whole units of 64 bytes of the row */
+    uint32_t sampled_log2;          /* units sampled */
+    bool sampled;                   /* false: too short for a sample */
+
+    __device__ __forceinline__ uint32_t size() const
+    {
+        return sampled ? TOPK_SAMPLE_UNIT << sampled_log2 : 0;
+    }
+};
+
+#define SAMPLED_MIN 256u /* choice; whole units, many of them, lie in any row this long */
+
+__device__ __forceinline__ struct sampling sampling_of(const struct row_view &row,
+                                                       const struct select_params &params)
+{
+    const uint32_t length = row.end - row.skew;
+    struct sampling sampling;
+    sampling.first_unit = (row.skew + TOPK_SAMPLE_UNIT - 1) / TOPK_SAMPLE_UNIT;
+    sampling.num_units = row.end / TOPK_SAMPLE_UNIT - sampling.first_unit;
+    uint32_t wanted = max(length / (uint32_t)params.sample_stride, (uint32_t)params.sample_min);
+    wanted = min(min(wanted, (uint32_t)params.sample_max), (uint32_t)TOPK_CLUSTER_SAMPLE_MAX);
+    wanted = min(wanted, length / 2) / TOPK_SAMPLE_UNIT;
+    sampling.sampled_log2 = 31u - (uint32_t)__clz((int)max(wanted, 1u));
+    sampling.sampled = length >= SAMPLED_MIN;
+    return sampling;
+}
+
+/*
+ * A bin for a sampled score, in few instructions: 32 bins a binade, as coarse_bin() has, but all
+ * magnitudes below 2^-15 of either sign share one, and so do those beyond 2^17 of a sign.
+ */
+#define SAMPLE_SHIFT COARSE_SHIFT
+#define SAMPLE_ZERO (0x80000000u >> SAMPLE_SHIFT)
+#define SAMPLE_NEAR                                                                                \
+    (COARSE_LOWEST >> SAMPLE_SHIFT)            /* steps from zero: the last of the middle bin */
+#define SAMPLE_FAR (SAMPLE_NEAR + COARSE_HALF) /* the first beyond the last bin */
+#define SAMPLE_MIDDLE (COARSE_HALF - 1)        /* the middle bin; highest: 2046 */
+
+__device__ __forceinline__ uint32_t sample_bin(float score)
+{
+    const uint32_t bits = __float_as_uint(score);
+    uint32_t key = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    key = score != score ? KEY_NAN : key;
+    const uint32_t step =
+        min(max(key >> SAMPLE_SHIFT, SAMPLE_ZERO - SAMPLE_FAR), SAMPLE_ZERO + SAMPLE_FAR - 1);
+    return max(step, SAMPLE_ZERO + SAMPLE_NEAR) + min(step, SAMPLE_ZERO - SAMPLE_NEAR - 1) -
+           (2 * SAMPLE_ZERO + SAMPLE_NEAR - SAMPLE_FAR);
+}
+
+/* The lowest key of a bin. */
+__device__ __forceinline__ uint32_t sample_floor(uint32_t bin)
+{
+    if (bin == 0) {
+        return KEY_NAN;
+    }
+    return (bin <= SAMPLE_MIDDLE ? bin + SAMPLE_ZERO - SAMPLE_FAR
+                                 : bin - SAMPLE_MIDDLE + SAMPLE_ZERO + SAMPLE_NEAR)
+           << SAMPLE_SHIFT;
+}
+
+#define SAMPLE_EACH(threads) (TOPK_CLUSTER_SAMPLE_MAX / (threads)) /* scores a thread */
+
+/* Loads the sample: quads of units at the middles of equal strata; 0 where there is none. */
+template <int THREADS>
+__device__ __forceinline__ void load_sample(const struct row_view &row,
+                                            const struct sampling &sampling,
+                                            float (&score)[SAMPLE_EACH(THREADS)])
+{
+    const uint32_t quads = sampling.size() / 4;
+#pragma unroll
+    for (int i = 0; i < SAMPLE_EACH(THREADS) / 4; i++) {
+        float4 four = make_float4(0, 0, 0, 0);
+        if (i * THREADS < quads) { /* the same for all threads */
+            const uint32_t quad = threadIdx.x + i * THREADS;
+            const uint32_t middle = quad / (TOPK_SAMPLE_UNIT / 4) * 2 + 1;
+            const uint32_t unit =
+                sampling.first_unit +
+                __umulhi(middle << (31 - sampling.sampled_log2), sampling.num_units);
+            if (quad < quads) {
+                four =
+                    __ldg(reinterpret_cast<const float4 *>(row.base) +
+                          (uint64_t)unit * (TOPK_SAMPLE_UNIT / 4) + quad % (TOPK_SAMPLE_UNIT / 4));
+            }
+        }
+        score[4 * i] = four.x;
+        score[4 * i + 1] = four.y;
+        score[4 * i + 2] = four.z;
+        score[4 * i + 3] = four.w;
+    }
+}
+
+/*
+ * Counts a sample into bins. Where a warp sees one bin only, one lane counts for all: a counter
+ * that all lanes hit takes them one by one.
+ */
+template <int THREADS>
+__device__ __forceinline__ void count_sample(const float (&score)[SAMPLE_EACH(THREADS)],
+                                             uint32_t quads, uint32_t *bins)
+{
+#pragma unroll
+    for (int i = 0; i < SAMPLE_EACH(THREADS) / 4; i++) {
+        if (i * THREADS < quads) {
+            const bool valid = threadIdx.x + i * THREADS < quads;
+            uint32_t bin[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                bin[e] = sample_bin(score[4 * i + e]);
+            }
+            const uint32_t first = __shfl_sync(WARP_ALL, bin[0], 0);
+            const bool same =
+                valid && bin[0] == first && bin[1] == first && bin[2] == first && bin[3] == first;
+            if (__all_sync(WARP_ALL, same)) {
+                if (lane_index() == 0) {
+                    atomicAdd(&bins[first], 128u);
+                }
+            } else if (valid) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    atomicAdd(&bins[bin[e]], 1u);
+                }
+            }
+        }
+    }
+}
+
+/* Narrows [low, high] to the keys of the sample in it; at least one is. One barrier. */
+template <int THREADS>
+__device__ __forceinline__ void narrow(const struct sample_source<THREADS> &source, uint32_t &low,
+                                       uint32_t &high)
+{
+    auto &shared = cluster_state();
+    uint32_t least = KEY_MAX, most = 0;
+    source.each([&](uint32_t key) {
+        const bool within = key >= low && key <= high;
+        least = within ? min(least, key) : least;
+        most = within ? max(most, key) : most;
+    });
+    least = __reduce_min_sync(WARP_ALL, least);
+    most = __reduce_max_sync(WARP_ALL, most);
+    if (lane_index() == 0) {
+        atomicMin(&shared.least, least);
+        atomicMax(&shared.most, most);
+    }
+    block_sync<THREADS>();
+    low = shared.least;
+    high = shared.most;
+}
+
+/* Too many of the sample are in one bin: looks again within it, until they are few or one key. */
+template <int THREADS>
+__device__ __noinline__ struct boundary
+look_within(const struct row_view row, const struct sampling sampling, uint32_t low, uint32_t high,
+            uint32_t need, uint32_t surplus_max)
+{
+    auto &shared = cluster_state();
+    const struct sample_source<THREADS> source = {
+        row.base, sampling.first_unit, sampling.num_units, sampling.sampled_log2
+    };
+    for (;;) {
+        narrow<THREADS>(source, low, high);
+        if (low == high) {
+            break; /* a plateau */
+        }
+        const uint32_t shift = range_shift(high - low);
+        source.each([&](uint32_t key) {
+            if (key >= low && key <= high) {
+                atomicAdd(&shared.coarse[(key - low) >> shift], 1u);
+            }
+        });
+        block_sync<THREADS>();
+        if (threadIdx.x == 0) {
+            shared.least = KEY_MAX;
+            shared.most = 0;
+        }
+        const struct rank_bin found = find_rank<THREADS>(shared.coarse, shared.rank, need);
+        clear_bins<THREADS>(shared.coarse);
+        if (found.total < need) {
+            low = high = KEY_NAN; /* the row changed while it was read */
+            break;
+        }
+        need -= found.above;
+        low += found.bin << shift;
+        high = low + min(high - low, (1u << shift) - 1u);
+        if (found.count - need <= surplus_max || low == high) {
+            break;
+        }
+    }
+    struct boundary boundary = {low, low == high || low <= KEY_NAN};
+    return boundary;
+}
+
+/*
+ * The boundary of a row by its sample; the same in all blocks of a cluster. `coarse` is zero at the
+ * call, and again after the caller's next barrier.
+ */
+template <int THREADS>
+__device__ __forceinline__ struct boundary
+propose(const struct row_view &row, const struct sampling &sampling,
+        const float (&sample)[SAMPLE_EACH(THREADS)], uint32_t k, float margin)
+{
+    auto &shared = cluster_state();
+    const uint32_t size = sampling.size();
+    const uint32_t rank = sample_rank(size, row.end - row.skew, k, margin);
+    struct boundary boundary = {KEY_NAN, true};
+    if (rank >= size) {
+        block_sync<THREADS>(); /* the edges are loaded */
+        return boundary;       /* everything is admitted */
+    }
+    count_sample<THREADS>(sample, size / 4, shared.coarse);
+    block_sync<THREADS>();
+    const struct rank_bin found = scan_rank<THREADS>(shared.coarse, rank);
+    clear_bins<THREADS>(shared.coarse);
+    const uint32_t need = rank - found.above;
+    const uint32_t surplus_max = rank / 4 + 2; /* choice: a quarter more candidates at most */
+    boundary.key = sample_floor(found.bin);
+    boundary.exact = boundary.key <= KEY_NAN;
+    if (found.count - need > surplus_max) {
+        const uint32_t high =
+            found.bin < 2 * SAMPLE_MIDDLE ? sample_floor(found.bin + 1) - 1 : KEY_MAX;
+        boundary = look_within<THREADS>(row, sampling, boundary.key, high, need, surplus_max);
+    }
+    return boundary;
+}
+
+} // namespace
+
+#endif

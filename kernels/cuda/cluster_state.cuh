@@ -1,0 +1,208 @@
+/*
+ * cluster_state.cuh - what a block of the cluster family holds in shared memory, and how the blocks
+ * of a cluster reach each other's (sm_90 and later).
+ *
+ * A cluster is launched as a whole, so its blocks may wait for each other. They meet twice a row:
+ * once when all have admitted their slice, once when the first has taken the others' entries.
+ */
+#ifndef TOPKSEL_CUDA_CLUSTER_STATE_CUH
+#define TOPKSEL_CUDA_CLUSTER_STATE_CUH
+
+#include "emit.cuh"
+#include "order.cuh"
+#include "rank.cuh"
+#include "ring.cuh"
+#include "task.cuh"
+
+namespace
+{
+
+#define LIST TOPK_CLUSTER_LIST
+
+/* Where to cut: scores of at least `key` are admitted; or, when `exact`, those above it, while the
+ * first K of those equal to it are kept apart. */
+struct boundary {
+    uint32_t key;
+    bool exact;
+};
+
+struct cluster_shared {
+    alignas(16) uint32_t bins[TOPK_BINS]; /* exact search; the first block's: the cluster's sums */
+    alignas(16) uint32_t coarse[TOPK_BINS]; /* sample; a block's own counts of a search */
+    alignas(16) uint2 list[LIST];           /* score bits and position, positions ascending */
+    uint32_t equal[TOPK_K_FAST_MAX];        /* positions of scores equal to the boundary */
+    struct rank_shared rank;
+    struct emit_shared emit;
+    alignas(16) struct rank_bin scanned; /* by scan_rank() */
+    alignas(16) struct rank_bin found;   /* the first block's: of the cluster's sums */
+    alignas(16) float edge[2][4];        /* 16 bytes that a row's start and end cut */
+    alignas(16) uint2 standing[TOPK_CLUSTER_BLOCKS_MAX]; /* what each block sent: its entries */
+    alignas(8) uint64_t met; /* a barrier that completes when all have sent */
+    struct ring_barriers ring;
+    struct boundary boundary; /* of an exact search */
+    struct sink sink;
+    struct route_counts counts;
+    struct topk_routes *routes; /* where they go */
+    uint32_t warp_counts[2][EMIT_WARPS_MAX];
+    uint32_t least, most; /* KEY_MAX and 0 between uses */
+    int32_t length;
+};
+
+/* Dynamic shared memory: the state, the stages of the ring and, to order by value, the entries to
+ * sort. */
+extern __shared__ __align__(128) unsigned char cluster_memory[];
+
+__device__ __forceinline__ struct cluster_shared &cluster_state()
+{
+    return *reinterpret_cast<struct cluster_shared *>(cluster_memory);
+}
+
+#define CLUSTER_BATCH(threads) ((uint32_t)(threads)*TOPK_CLUSTER_RUN)
+
+template <uint32_t BATCH>
+__device__ __forceinline__ float *cluster_stage(uint32_t stage)
+{
+    static_assert(sizeof(struct cluster_shared) <= TOPK_CLUSTER_STATE_BYTES &&
+                      TOPK_CLUSTER_STATE_BYTES % 128 == 0,
+                  "the planner's account of shared memory");
+    return reinterpret_cast<float *>(cluster_memory + TOPK_CLUSTER_STATE_BYTES) + stage * BATCH;
+}
+
+template <int THREADS>
+__device__ __forceinline__ uint64_t *sort_entries(const struct select_params &params)
+{
+    float *end = cluster_stage<CLUSTER_BATCH(THREADS)>((uint32_t)params.stages);
+    return reinterpret_cast<uint64_t *>(end);
+}
+
+/*
+ * The bin that holds rank `need` (from 1, from the highest bin), as find_rank() of rank.cuh, by
+ * other means: every warp sums its bins upwards at once, so that the way to the answer is shorter
+ * by a third, at more instructions. The counts must be complete and a barrier passed; two barriers
+ * inside.
+ */
+template <int THREADS>
+__device__ __forceinline__ struct rank_bin scan_rank(const uint32_t *bins, uint32_t need)
+{
+    constexpr int EACH = TOPK_BINS / THREADS;
+    auto &shared = cluster_state();
+    const uint32_t first = TOPK_BINS - (threadIdx.x + 1) * EACH;
+    uint32_t count[EACH];
+    const uint32_t own = load_bins<EACH>(bins + first, count);
+    const uint32_t prefix = warp_prefix(own);
+    if (lane_index() == 31) {
+        shared.warp_counts[0][warp_index()] = prefix;
+    }
+    block_sync<THREADS>();
+    const uint32_t other = lane_index() < THREADS / 32 ? shared.warp_counts[0][lane_index()] : 0;
+    const uint32_t total = __reduce_add_sync(WARP_ALL, other);
+    uint32_t above = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    above += prefix - own;
+    if (above < need && need <= above + own) { /* one thread */
+        uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
+#pragma unroll
+        for (int i = EACH - 1; i > 0; i--) {
+            if (above + in_bin < need && bin == first + i) {
+                above += in_bin;
+                bin = first + i - 1;
+                in_bin = count[i - 1];
+            }
+        }
+        const struct rank_bin here = {bin, above, in_bin, total};
+        shared.scanned = here;
+    }
+    block_sync<THREADS>();
+    struct rank_bin found = {0, 0, 0, total};
+    if (total >= need) {
+        const uint4 four = *reinterpret_cast<const uint4 *>(&shared.scanned);
+        found.bin = four.x;
+        found.above = four.y;
+        found.count = four.z;
+    }
+    return found;
+}
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ uint32_t cluster_rank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ uint32_t cluster_size()
+{
+    uint32_t size;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+
+/* The two halves of a barrier of all threads of a cluster; what was written before the one is seen
+ * after the other. */
+__device__ __forceinline__ void cluster_arrive()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_sync()
+{
+    cluster_arrive();
+    cluster_wait();
+}
+
+/* The address in block `rank`'s shared memory of what lies at `here` in ours. */
+__device__ __forceinline__ uint32_t remote_address(const void *here, uint32_t rank)
+{
+    uint32_t address, local = (uint32_t)__cvta_generic_to_shared(here);
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(local), "r"(rank));
+    return address;
+}
+
+__device__ __forceinline__ uint32_t remote_load(uint32_t address)
+{
+    uint32_t value;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint2 remote_load_pair(uint32_t address)
+{
+    uint2 value;
+    asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(value.x), "=r"(value.y)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void remote_add(uint32_t address, uint32_t value)
+{
+    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(address), "r"(value)
+                 : "memory");
+}
+
+/* Stores a pair in another block, and counts its 8 bytes to a barrier there. */
+__device__ __forceinline__ void remote_send(uint32_t address, uint2 value, uint32_t barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(address),
+                 "r"(value.x), "r"(value.y), "r"(barrier)
+                 : "memory");
+}
+#endif
+
+} // namespace
+
+#endif
