@@ -46,6 +46,18 @@ def in_load_order(libraries: dict[str, Path]) -> list[str]:
     return sorted(libraries, key=lambda name: (len(depends[name]), name))
 
 
+def licence(library: Path) -> tuple[str, Path] | None:
+    """Package and licence text of a library that a Debian package brought."""
+    try:
+        owner = subprocess.run(
+            ["dpkg", "-S", str(library.resolve())], capture_output=True, text=True, check=True
+        ).stdout.partition(":")[0]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    text = Path("/usr/share/doc") / owner / "copyright"
+    return (owner, text.resolve()) if text.is_file() else None
+
+
 class BuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         folder = os.environ.get("TOPKD_WHEEL_LIBRARIES")
@@ -61,6 +73,12 @@ class BuildHook(BuildHookInterface[Any]):
             libraries.update(needed(path))
         for name, path in libraries.items():
             include[str(path.resolve())] = f"topkd/lib/{name}"
+            found = licence(path)
+            if found is not None:
+                include[str(found[1])] = f"topkd/lib/licences/{found[0]}"
+        ours = Path(self.root).parents[1] / "LICENSE"
+        if ours.is_file():
+            include[str(ours)] = "topkd/lib/licences/topkd"
         self._list = tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8")
         self._list.write("".join(name + "\n" for name in in_load_order(libraries)))
         self._list.flush()

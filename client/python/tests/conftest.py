@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,10 +42,13 @@ class Daemon:
             )
         for _ in range(300):
             ping = subprocess.run(
-                [str(BIN / "topkctl"), "ping", "--url", self.url], capture_output=True, check=False
+                [str(BIN / "topkctl"), "ping", "--url", self.url, "--timeout", "2s"],
+                capture_output=True, check=False,
             )
             if ping.returncode == 0:
                 return
+            if self.process.poll() is not None:
+                break
             time.sleep(0.1)
         log_text = (Path(self.folder) / "log").read_text()
         self.stop()
@@ -86,3 +90,31 @@ def client(daemon: Daemon) -> Iterator[topkd.Client]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(SEED)
+
+
+# ---- On a GPU host (tests/gpu) -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def gpu_daemon() -> Iterator[Daemon]:
+    import torch
+
+    uuid = str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
+    made = Daemon("--device", f"GPU-{uuid}")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def gpu_client(gpu_daemon: Daemon) -> Iterator[topkd.Client]:
+    with topkd.Client(gpu_daemon.url) as made:
+        assert made.is_cuda
+        yield made
+
+
+@pytest.fixture
+def torch() -> Any:
+    import torch
+
+    torch.manual_seed(1)
+    return torch

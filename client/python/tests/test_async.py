@@ -124,5 +124,12 @@ def test_close_ends_what_is_awaited(daemon: Daemon, rng: Any) -> None:
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, (np.ndarray, topkd.errors.CancelledError))
         await closing
+        # From the loop's own thread, which can then not look after the tasks.
+        client = topkd.Client(daemon.url)
+        tasks = [asyncio.create_task(client.aselect(scores, k=2048)) for _ in range(4)]
+        await asyncio.sleep(0.001)
+        client.close()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, (np.ndarray, topkd.errors.CancelledError))
 
     asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_many_results_may_be_held(client: topkd.Client, rng: Any) -> None:
     scores = normal(rng, 4, 500)
     shared = client.empty(scores.shape)
     shared[:] = scores
-    held = [client.select(shared, k=1 + i % 40, values=True) for i in range(400)]
+    held = [client.select(shared, k=1 + i // 100, values=True) for i in range(400)]
     for indices, values in held:
         check(scores, indices, values=values)
     assert client.stats()["buffers"] <= 70
@@ -165,3 +166,18 @@ def test_empty_refuses_nonsense(client: topkd.Client) -> None:
     assert client.empty((0, 4)).shape == (0, 4)
     with pytest.raises(topkd.Error):
         client.empty(1 << 60)
+
+
+def test_a_worker_short_of_time_is_asked_again(tmp_path: Path) -> None:
+    """It takes only so many registrations a second; a burst waits."""
+    settings = tmp_path / "topkd.yaml"
+    settings.write_text("limits:\n  registrations_per_s: 40\n")
+    daemon = Daemon("--device", "cpu", "--config", str(settings))
+    try:
+        with topkd.Client(daemon.url) as client:
+            arrays = [client.empty(10) for _ in range(100)]
+            for array in arrays:
+                array[:] = 1
+            assert client.stats()["buffers"] == 100
+    finally:
+        daemon.stop()

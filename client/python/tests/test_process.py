@@ -167,3 +167,10 @@ def test_results_are_arrays_of_their_own(client: topkd.Client) -> None:
     """Pickling a result, which is a NumPy array, sends a copy."""
     result = client.select(np.arange(10, dtype=np.float32), k=3)
     assert (pickle.loads(pickle.dumps(result)) == result).all()
+
+
+def test_the_first_example(daemon: Daemon) -> None:
+    example = Path(__file__).parents[1] / "examples/first.py"
+    done = script(example.read_text(encoding="utf-8"), daemon)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 4

@@ -102,6 +102,7 @@ def test_kinds_of_lengths(select: Select, rng: Any) -> None:
         check(scores, select(scores, lengths, 8), wanted)
     check(scores, select(scores, 10, 8), 10)
     check(scores, select(scores, -5, 8), 0)
+    check(scores, select(scores, np.int32(10), np.int64(8)), 10)
     many = normal(rng, 9000, 40)  # more lengths than fit into a message
     lengths = rng.integers(0, 41, 9000).astype(np.int32)
     for given in (lengths, lengths.tolist()):

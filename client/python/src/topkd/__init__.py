@@ -8,8 +8,9 @@ each status in ``topkd.errors``. ``topkd.testing`` has an independent oracle in 
 from . import errors
 from ._array import Array
 from ._client import Client
+from ._lane import Lane
 from ._local import select, set_threads
 from ._version import __version__
 from .errors import Error
 
-__all__ = ["Array", "Client", "Error", "__version__", "errors", "select", "set_threads"]
+__all__ = ["Array", "Client", "Error", "Lane", "__version__", "errors", "select", "set_threads"]

@@ -116,6 +116,19 @@ class SelectResult(c.Structure):
     ]
 
 
+class LaneOptions(c.Structure):
+    _fields_: ClassVar = [("live_rows", TensorRef), ("device_mailbox", c.c_bool)]
+
+
+class LaneInfo(c.Structure):
+    _fields_: ClassVar = [
+        ("is_served", c.c_bool),
+        ("status", c.c_int),
+        ("num_failed", c.c_uint64),
+        ("num_renewals", c.c_uint64),
+    ]
+
+
 # ---- libtopksel ----------------------------------------------------------------------------------
 
 
@@ -207,6 +220,8 @@ STRUCTURES: dict[str, type[c.Structure]] = {
     "topkd_semaphore_point": SemaphorePoint,
     "topkd_select_request": SelectRequest,
     "topkd_result": SelectResult,
+    "topkd_lane_options": LaneOptions,
+    "topkd_lane_info": LaneInfo,
     "topk_options": SelectorOptions,
     "topk_args": SelectorArgs,
     "topk_cpu_config": CpuConfig,
@@ -244,6 +259,11 @@ CLIENT_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "topkd_op_next": (_P, [_P]),
     "topkd_op_wait": (_INT, [_P, _U32]),
     "topkd_op_finish": (_INT, [_P, _P]),
+    "topkd_lane_open": (_INT, [_P, _P, _P, _P]),
+    "topkd_lane_enqueue": (_INT, [_P, _P]),
+    "topkd_lane_check": (_INT, [_P]),
+    "topkd_lane_info": (_INT, [_P, _P]),
+    "topkd_lane_close": (None, [_P]),
 }
 
 SELECTOR_FUNCTIONS: dict[str, tuple[object, list[object]]] = {

@@ -26,6 +26,9 @@ from .errors import from_status
 # Choices: bytes of one size that are kept free, and the smallest size.
 _FREE_BYTES_MAX = 64 << 20
 _SIZE_MIN = 4096
+# Choices: how often a registration is tried again while the worker has no time for it.
+BUSY_ATTEMPTS = 100
+BUSY_PAUSE_S = 0.01
 
 
 def size_class(size_bytes: int) -> int:
@@ -37,11 +40,12 @@ def size_class(size_bytes: int) -> int:
 
 
 class Buffer:
-    __slots__ = ("end", "free_since", "handle", "is_spoiled", "lease_type", "pointer", "region",
-                 "size")
+    __slots__ = ("end", "free_since", "handle", "home", "is_spoiled", "lease_type", "pointer",
+                 "region", "size")
 
-    def __init__(self, handle: int, pointer: int, region: int, size: int) -> None:
+    def __init__(self, handle: int, pointer: int, region: int, size: int, home: int) -> None:
         self.handle = handle
+        self.home = home  # key of the free ones that it belongs to
         self.pointer = pointer
         self.end = pointer + size
         self.region = region
@@ -54,11 +58,39 @@ class Buffer:
 def _lease_type(pool: Pool, buffer: Buffer) -> Any:
     """A type of ctypes memory whose objects give the buffer back when they go. ``pool`` stays as
     long as one of them."""
+    free, free_max = pool.free_of(buffer.home), _FREE_BYTES_MAX // buffer.size
+    now = time.monotonic  # a module's names are gone when the interpreter ends
 
     def give_back(lease: Any) -> None:
-        pool.give_back(buffer)
+        """Runs anywhere: no lock, no call."""
+        if pool.is_closed or buffer.is_spoiled or len(free) > free_max:
+            pool.retire(buffer)
+            return
+        buffer.free_since = now()
+        free.append(buffer)
 
     return type("Lease", (c.c_char * buffer.size,), {"__del__": give_back, "buffer": buffer})
+
+
+def create(client: int, size_bytes: int, make_room: Callable[[], bool]) -> int:
+    """topkd_buffer_create; tried again while the worker takes no more registrations for the moment,
+    and once after ``make_room`` where a limit was in the way."""
+    library, handle = client_library(), c.c_void_p()
+    has_made_room = False
+    for attempt in range(BUSY_ATTEMPTS + 2):
+        status = library.topkd_buffer_create(client, size_bytes, c.byref(handle))
+        if status == 0:
+            return handle.value or 0
+        error = from_status(status)
+        if error.name == "TOPKD_E_BUSY" and attempt < BUSY_ATTEMPTS:
+            time.sleep(BUSY_PAUSE_S)
+        elif error.name not in ("TOPKD_E_LIMIT", "TOPKD_E_NO_MEMORY") or has_made_room:
+            raise error
+        else:
+            has_made_room = True
+            if not make_room():
+                raise error
+    raise error
 
 
 class Pool:
@@ -82,13 +114,15 @@ class Pool:
     def num_leased(self) -> int:
         return len(self) - sum(len(free) for free in self._free.values())
 
-    def lease(self, size_bytes: int) -> Any:
-        """Memory of at least so many bytes: a ctypes array with an attribute ``buffer``."""
+    def lease(self, size_bytes: int, is_copy: bool = False) -> Any:
+        """Memory of at least so many bytes: a ctypes array with an attribute ``buffer``. Copies that
+        live as long as a call have buffers of their own, so that results never take them all."""
         size = size_class(size_bytes)
+        home = -size if is_copy else size
         try:
-            buffer = self._free[size].pop()
+            buffer = self._free[home].pop()
         except (KeyError, IndexError):
-            buffer = self._make(size)
+            buffer = self._make(size, home)
         return buffer.lease_type.from_address(buffer.pointer)
 
     def try_lease(self, size_bytes: int) -> Any:
@@ -97,20 +131,11 @@ class Pool:
             return None
         return self.lease(size_bytes)
 
-    def _make(self, size: int) -> Buffer:
-        handle = c.c_void_p()
-        status = self._library.topkd_buffer_create(self._client, size, c.byref(handle))
-        if status != 0:
-            error = from_status(status)
-            if error.name not in ("TOPKD_E_LIMIT", "TOPKD_E_NO_MEMORY") or not self.trim(0.0):
-                raise error
-            status = self._library.topkd_buffer_create(self._client, size, c.byref(handle))
-            if status != 0:
-                raise from_status(status)
-        assert handle.value is not None
+    def _make(self, size: int, home: int) -> Buffer:
+        handle = create(self._client, size, lambda: self.trim(0.0) > 0)
         pointer = self._library.topkd_buffer_data(handle)
         region = self._library.topkd_buffer_region(handle)
-        buffer = Buffer(handle.value, pointer, region, size)
+        buffer = Buffer(handle, pointer, region, size, home)
         buffer.lease_type = _lease_type(self, buffer)
         with self._lock:
             starts, buffers = self._index
@@ -130,16 +155,14 @@ class Pool:
             return buffers[at]
         return None
 
-    def give_back(self, buffer: Buffer) -> None:
-        """Called by the last lease, anywhere."""
-        free = self._free.get(buffer.size)
-        if free is None:
-            free = self._free.setdefault(buffer.size, deque())
-        if self.is_closed or buffer.is_spoiled or len(free) * buffer.size > _FREE_BYTES_MAX:
-            self._tell(("buffer", buffer))
-            return
-        buffer.free_since = time.monotonic()
-        free.append(buffer)
+    def free_of(self, home: int) -> deque[Buffer]:
+        """The free buffers of a size class, always the same object; those for copies of a call have
+        the size with a minus."""
+        return self._free.setdefault(home, deque())
+
+    def retire(self, buffer: Buffer) -> None:
+        """Has it destroyed by the janitor."""
+        self._tell(("buffer", buffer))
 
     def trim(self, idle_s: float) -> int:
         """Destroys free buffers that nobody took for so long; returns how many."""
@@ -176,13 +199,9 @@ class DeviceMemory:
     def __init__(self, client: int, size_bytes: int, retire: Callable[[int], None]) -> None:
         library = client_library()
         self.handle = 0
-        handle = c.c_void_p()
-        status = library.topkd_buffer_create(client, max(size_bytes, 1), c.byref(handle))
-        if status != 0:
-            raise from_status(status)
-        self.handle = handle.value or 0
-        self.pointer: int = library.topkd_buffer_data(handle)
-        self.region: int = library.topkd_buffer_region(handle)
+        self.handle = create(client, max(size_bytes, 1), lambda: False)
+        self.pointer: int = library.topkd_buffer_data(self.handle)
+        self.region: int = library.topkd_buffer_region(self.handle)
         self.retire = retire
 
     def __del__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import sys
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from . import _abi, _array, _tensors
@@ -15,15 +16,22 @@ from ._tensors import ITEM_BYTES, Tensor
 from .errors import Error, from_status, invalid, named
 
 
+# Frameworks whose allocators are.
+_STREAM_ORDERED = ("torch", "cupy")
+
+
 class Call:
     """A request under construction. ``close`` it when the request is on its way, or was not sent."""
 
-    __slots__ = ("buffers", "is_staging", "keep", "num_staged", "regions", "request", "session",
+    __slots__ = ("buffers", "is_lane", "is_staging", "keep", "num_staged", "regions", "request", "session",
                  "stream")
 
-    def __init__(self, session: Session, is_staging: bool, stream: int) -> None:
+    def __init__(
+        self, session: Session, is_staging: bool, stream: int, is_lane: bool = False
+    ) -> None:
         self.session = session
         self.request = _abi.SelectRequest()
+        self.is_lane = is_lane
         self.is_staging = is_staging
         self.stream = stream
         self.num_staged = 0  # tensors that were, or will be, copied
@@ -35,6 +43,13 @@ class Call:
         for region in self.regions:
             self.session.regions.release(region)
         self.regions.clear()
+
+    def hold(self, tensor: Tensor) -> None:
+        """Keeps a tensor's memory until the selection has ended. Where the allocator hands memory out
+        again in the order of its stream, it must not be kept: the selection is in that order, and
+        the next step wants the memory."""
+        if self.is_lane or not self.session.is_cuda or tensor.framework not in _STREAM_ORDERED:
+            self.keep.append(tensor.owner)
 
     def note_staged(self, size_bytes: int) -> None:
         self.num_staged += 1
@@ -77,7 +92,7 @@ class Call:
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
         rows = tensor.shape[0]
         size = max(rows * columns * ITEM_BYTES, 1)
-        lease = self.session.pool.lease(size)
+        lease = self.session.pool.lease(size, is_copy=True)
         copy_rows(lease.buffer.pointer, columns, tensor, rows, columns)
         self.note_staged(size)
         self.keep.append(lease)
@@ -123,9 +138,9 @@ class Call:
         request = self.request
         if lengths is None:
             return
-        if isinstance(lengths, int):
+        if isinstance(lengths, Integral):
             request.lengths_mode = _abi.LENGTHS_ALL
-            request.length_all = clamp(lengths)
+            request.length_all = clamp(int(lengths))
             return
         if not _tensors.is_tensor(lengths):
             self._set_host_lengths(host_lengths(lengths, rows), rows)
@@ -135,7 +150,7 @@ class Call:
             self._set_host_lengths(host_lengths(lengths.tolist(), rows), rows)
             return
         _tensors.check_vector(tensor, "i4", rows, "lengths")
-        self.keep.append(tensor.owner)
+        self.hold(tensor)
         in_message = rows <= _abi.LENGTHS_HOST_MAX and tensor.cuda < 0
         if in_message and not self._is_shared(tensor):
             request.lengths_mode = _abi.LENGTHS_HOST
@@ -168,7 +183,7 @@ class Call:
             raise invalid("page_table without page_size: how many positions has a page?")
         tensor = _tensors.read(page_table, "page_table")
         columns, stride = _tensors.check_matrix(tensor, "i4", rows, "page_table")
-        self.keep.append(tensor.owner)
+        self.hold(tensor)
         self.request.page_table_width = columns
         self.request.page_size = positive(page_size, "page_size")
         self.place(self.request.page_table, tensor, stride, "page_table")
@@ -178,7 +193,7 @@ class Call:
             return
         tensor = _tensors.read(row_offsets, "row_offsets")
         _tensors.check_vector(tensor, "i4", rows, "row_offsets")
-        self.keep.append(tensor.owner)
+        self.hold(tensor)
         self.place(self.request.row_offsets, tensor, 0, "row_offsets")
 
 
@@ -220,9 +235,9 @@ def host_lengths(lengths: Any, rows: int) -> Any:
 
 def positive(value: Any, name: str) -> int:
     """A number that fits the request; the C library knows the real limits."""
-    if not isinstance(value, int) or not 0 <= value <= 0xFFFFFFFF:
+    if not isinstance(value, Integral) or not 0 <= int(value) <= 0xFFFFFFFF:
         raise invalid(f"{name} is {value!r}, a number from 1 is needed")
-    return value
+    return int(value)
 
 
 def timeout_ms(timeout: float | None) -> int:
@@ -273,6 +288,8 @@ def outputs(
     call: Call, like: Tensor, shape: tuple[int, ...], want_values: bool, out: Any
 ) -> Results:
     """Room for the results of a call: the caller's own (``out``), or new in its framework."""
+    if call.request.rows == 0:
+        return _none(like, shape, want_values, out)
     if out is not None:
         if not call.is_staging and not call.session.is_cuda:
             _refuse_plain(call, split_out(out, want_values))
@@ -283,6 +300,20 @@ def outputs(
     if lease is None:
         return _new_plain(call, like, shape, want_values)
     return _new_cpu(call, lease, like, shape, want_values)
+
+
+def _none(like: Tensor, shape: tuple[int, ...], want_values: bool, out: Any) -> Results:
+    """No rows: nothing will be written, and nothing is registered."""
+    results = Results()
+    fields = [("indices", "i4"), ("values", "f4")][: 2 if want_values else 1]
+    given = split_out(out, want_values) if out is not None else [None] * len(fields)
+    for (field, kind), value in zip(fields, given):
+        if value is None:
+            value = empty_beside(like, shape, kind)
+        else:
+            read_out(value, kind, shape, "out")
+        setattr(results, field, value)
+    return results
 
 
 def split_out(out: Any, want_values: bool) -> list[Any]:
@@ -324,12 +355,12 @@ def _given(call: Call, shape: tuple[int, ...], want_values: bool, out: Any) -> R
         name = "out" if field == "indices" else "out[1]"
         tensor, stride = read_out(value, kind, shape, name)
         setattr(results, field, value)
-        call.keep.append(tensor.owner)
+        call.hold(tensor)
         if call.session.is_cuda or tensor.cuda >= 0 or call.session.pool.find(tensor.pointer):
             call.place(ref, tensor, stride, name, is_output=True)
         else:
             size = num_bytes(shape)
-            lease = call.session.pool.lease(size)
+            lease = call.session.pool.lease(size, is_copy=True)
             call.keep.append(lease)
             call.buffers.append(lease.buffer)
             ref.region = lease.buffer.region
@@ -401,7 +432,7 @@ def _new_cuda_one(call: Call, ref: Any, like: Tensor, shape: tuple[int, ...], ki
             if not call.is_staging or error.name != "TOPKD_E_NOT_EXPORTABLE":
                 raise
         else:
-            call.keep.append(made)
+            call.hold(tensor)
             return made
     memory = call.session.device_memory(num_bytes(shape))
     call.keep.append(memory)
@@ -423,3 +454,33 @@ def _framework_empty(like: Tensor, shape: tuple[int, ...], kind: str) -> Any:
         with cupy.cuda.Device(like.cuda):
             return cupy.empty(shape, dtype="int32" if kind == "i4" else "float32")
     return None
+
+
+def empty_beside(like: Tensor, shape: tuple[int, ...], kind: str) -> Any:
+    """A new tensor of the caller's framework beside the scores, from its own allocator where it has
+    one."""
+    if like.framework == "torch":
+        import torch
+
+        dtype = torch.int32 if kind == "i4" else torch.float32
+        return torch.empty(shape, dtype=dtype, device=like.owner.device)
+    if like.framework == "cupy":
+        import cupy
+
+        with cupy.cuda.Device(like.cuda):
+            return cupy.empty(shape, dtype="int32" if kind == "i4" else "float32")
+    if like.framework == "numpy":
+        import numpy
+
+        return numpy.empty(shape, kind)
+    size = max(num_bytes(shape), 1)
+    if like.cuda >= 0:
+        from . import _cuda
+
+        memory = _cuda.Memory(like.cuda, size)
+        array = _array.Array(memory.pointer, shape, kind, like.cuda, memory)
+    else:
+        host = (c.c_char * (size + 64))()
+        pointer = (c.addressof(host) + 63) & ~63  # what JAX wants to use memory in place
+        array = _array.Array(pointer, shape, kind, -1, host)
+    return _array.wrap(array, like.framework)

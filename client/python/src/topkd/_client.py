@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import ctypes as c
-import sys
 import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _abi, _array, _tensors
+from . import _abi, _array, _cuda, _tensors
 from ._buffers import Buffer
 from ._call import Call, Results, choice, outputs, positive, timeout_ms
+from ._aio import PAUSE_S, Loops
+from ._lane import Lane, check_request
 from ._recent import RecentCalls
 from ._session import Op, Session
-from .errors import from_status, invalid
+from .errors import from_status, invalid, named
 
 _U32_MAX = 0xFFFFFFFF
-_PAUSE_S = 0.001  # choice: between two looks whether a request may enter
 
 
 class Client:
@@ -75,7 +75,7 @@ class Client:
         self._session = Session(options, idle_regions, idle_timeout)
         self._staging = not self._session.is_cuda if staging is None else staging
         self._recent = RecentCalls()
-        self._watching: dict[Any, int] = {}  # event loop: selections it waits for
+        self._loops = Loops(self._session)
         # Not at exit: arrays may be used to the very end, and the daemon notices ours.
         self._finalizer = weakref.finalize(self, self._session.close, False)
         self._finalizer.atexit = False
@@ -190,7 +190,7 @@ class Client:
             owner: Any
             if session.is_cuda:
                 owner = session.device_memory(num_bytes)
-                pointer, cuda = owner.pointer, _ordinal(session)
+                pointer, cuda = owner.pointer, _cuda.ordinal_of(owner.pointer)
             else:
                 owner = session.pool.lease(max(num_bytes, 1))
                 pointer, cuda = owner.buffer.pointer, -1
@@ -234,7 +234,8 @@ class Client:
         On the CPU device it blocks until the result is written. On a GPU it returns at once: the
         selection runs in the order of the stream, after what was enqueued there before, and what is
         enqueued afterwards sees the result. Should it fail then, its result is undefined and the
-        next ``select``, ``check`` or ``synchronize`` raises the error.
+        next ``select``, ``check`` or ``synchronize`` raises the error. (With JAX, whose streams cannot
+        be named, it blocks until the result is written.)
 
         Args:
             scores: float32 [rows, width] (rows may be further apart than width), or [width] for one
@@ -268,21 +269,20 @@ class Client:
                 (also in a capture: see ``lane``), ``LimitError``, ``BusyError``, ``TimeoutError``,
                 ``StaleSessionError``, ``DeviceFaultError`` and others of topkd.h.
         """
+        options = None
+        if (
+            page_table is None and row_offsets is None and out is None and stream is None
+            and page_size is None and (lengths is None or type(lengths) is int)
+        ):
+            options = (lengths, k, order, ties, deterministic, values, timeout)
+            recent = self._recent.get(id(scores))
+            if recent is not None and recent.is_for(scores, options):
+                result = recent.run()
+                if result is not None:
+                    return result
         session = self._session
         session.enter()
         try:
-            is_simple = (
-                (lengths is None or type(lengths) is int) and page_table is None
-                and row_offsets is None and out is None and not session.is_cuda and stream is None
-                and page_size is None
-            )
-            options = (lengths, k, order, ties, deterministic, values, timeout) if is_simple else ()
-            recent = self._recent.find(scores, options) if is_simple else None
-            again = recent.request(session.pool) if recent is not None else None
-            if recent is not None and again is not None:
-                request, lease = again
-                self._block(request, [lease.buffer])
-                return recent.results(lease)
             call, results = self._prepare(
                 scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
                 row_offsets, out, stream, timeout,
@@ -290,12 +290,12 @@ class Client:
             if call.request.rows == 0:
                 call.close()
             elif session.is_cuda:
-                self._enqueue(call)
+                self._enqueue(call, is_waiting=_tensors.is_unordered(scores))
             else:
                 self._block(call.request, call.buffers)
-                if is_simple:
+                if options is not None:
                     shape = tuple(results.indices.shape)
-                    self._recent.note(scores, options, call, shape, values)
+                    self._recent.note(session, scores, options, call, shape)
             return results.take()
         finally:
             session.leave()
@@ -333,14 +333,73 @@ class Client:
             loop = asyncio.get_running_loop()
             future = loop.create_future()
             op = await self._start(call, future, loop)
+        finally:
+            session.leave()
+        try:
+            await future
+        except BaseException:
+            self._cancel(op)
+            raise
+        finally:
+            self._loops.unwatch(loop)
+        return results.take()
+
+    def lane(
+        self,
+        scores: Any,
+        lengths: Any = None,
+        k: int = 2048,
+        *,
+        order: str = "any",
+        ties: str = "any",
+        deterministic: bool = False,
+        values: bool = False,
+        page_table: Any = None,
+        page_size: int | None = None,
+        row_offsets: Any = None,
+        out: Any = None,
+        live_rows: Any = None,
+        device_mailbox: bool = False,
+        timeout: float | None = None,
+    ) -> Lane:
+        """A selection that can be captured into a CUDA graph, of one shape and in fixed tensors.
+
+        The worker keeps it armed on the GPU; no processor has a part in a step. What may differ from
+        step to step is read when a step runs: the scores, ``lengths``, ``live_rows``, tables. Open
+        lanes outside of a capture; a GPU has room for 16 of all its clients. MPS should run: without,
+        processes take turns on the GPU in time slices (``topkctl doctor`` says).
+
+        Args:
+            scores, k, order, ties, deterministic, values, page_table, page_size, row_offsets: as for
+                ``select``; all tensors on the device, and kept until the lane is closed.
+            lengths: None, one number, or int32 [rows] on the device.
+            out: what every step writes; None: new tensors, ``Lane.indices`` and ``Lane.values``.
+            live_rows: int32 [1] on the device, rows of a step, 0 ... rows; None: all.
+            device_mailbox: the words that streams wait for lie in device memory: some 3 us a step
+                faster, but see topkd_lane_options in topkd.h.
+            timeout: of this call.
+        Raises:
+            topkd.Error: as ``select``; ``UnsupportedError`` (the session's device is the CPU),
+                ``BusyError`` (all lanes of the GPU are taken).
+        """
+        session = self._session
+        session.enter()
+        try:
+            if not session.is_cuda:
+                raise named(
+                    "UNSUPPORTED", "lanes are for CUDA graphs, and the session's device is the CPU"
+                )
+            call, results = self._prepare(
+                scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
+                row_offsets, out, None, timeout, is_lane=True,
+            )
             try:
-                await future
+                check_request(call)
+                tensor = _tensors.read(scores, "scores")
+                return Lane(session, call, results, tensor, live_rows, device_mailbox)
             except BaseException:
-                self._cancel(op)
+                call.close()
                 raise
-            finally:
-                self._unwatch(loop)
-            return results.take()
         finally:
             session.leave()
 
@@ -382,16 +441,19 @@ class Client:
     def _prepare(
         self, scores: Any, lengths: Any, k: int, order: str, ties: str, deterministic: bool,
         values: bool, page_table: Any, page_size: int | None, row_offsets: Any, out: Any,
-        stream: Any, timeout: float | None,
+        stream: Any, timeout: float | None, is_lane: bool = False,
     ) -> tuple[Call, Results]:
         session = self._session
         tensor = _tensors.read(scores, "scores")
-        call = Call(session, self._staging, self._stream(tensor, stream))
+        is_staging = self._staging and not is_lane
+        call = Call(session, is_staging, self._stream(tensor, stream), is_lane)
         request = call.request
         try:
             shape = _set_scores(call, tensor)
             rows = request.rows
             request.k = positive(k, "k")
+            if k == 0:
+                raise invalid("k is 0: 1 ... 16384")
             if order != "any":
                 request.order = choice(order, _abi.ORDERS, "order")
             if ties != "any":
@@ -406,7 +468,7 @@ class Client:
                 call.set_page_table(page_table, page_size, rows)
             if row_offsets is not None:
                 call.set_row_offsets(row_offsets, rows)
-            return call, outputs(call, tensor, (*shape, k), values, out)
+            return call, outputs(call, tensor, (*shape, request.k), values, out)
         except BaseException:
             call.close()
             raise
@@ -420,8 +482,9 @@ class Client:
             return _tensors.stream_handle(stream)
         return _tensors.current_stream(tensor) if tensor.cuda >= 0 else 0
 
-    def _enqueue(self, call: Call) -> Op:
-        """Starts a selection in its stream; waits for earlier ones where too many are in flight."""
+    def _enqueue(self, call: Call, is_waiting: bool) -> None:
+        """Starts a selection in its stream; waits for earlier ones where too many are in flight, and
+        for itself where the caller's framework would not see the stream's order."""
         session = self._session
         try:
             while True:
@@ -429,12 +492,19 @@ class Client:
                     session.reap()
                     session.raise_failure()
                     op = self._try_stream(call)
+                    if op is not None and is_waiting:
+                        del session.ops[op.pointer]
                 if op is not None:
-                    return op
+                    break
                 if not session.wait_one():
-                    time.sleep(_PAUSE_S)  # other threads' own
+                    time.sleep(PAUSE_S)  # other threads' own
         finally:
             call.close()
+        if is_waiting:
+            session.wait(op, None)
+            error = session.finish(op)
+            if error is not None:
+                raise error
 
     def _try_stream(self, call: Call) -> Op | None:
         """With the session's lock. None: as many are in flight as may be."""
@@ -481,44 +551,11 @@ class Client:
                         op = self._note(call, status, pointer)
                     if op is not None:
                         op.future, op.loop = future, loop
-                        self._watch(loop)
+                        self._loops.watch(loop)
                         return op
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
         finally:
             call.close()
-
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """With the session's lock: the loop looks at the descriptor of finished operations."""
-        num = self._watching.get(loop, 0)
-        self._watching[loop] = num + 1
-        if num == 0:
-            fd = self._session.library.topkd_client_fd(self._session.handle)
-            loop.add_reader(fd, self._readable, loop, fd)
-
-    def _unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._session.lock:
-            num = self._watching[loop] - 1
-            if num > 0:
-                self._watching[loop] = num
-                return
-            del self._watching[loop]
-        loop.remove_reader(self._session.library.topkd_client_fd(self._session.handle))
-
-    def _readable(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
-        session = self._session
-        # Another thread may hold the lock while it waits for a renewed session: no waiting here.
-        if not session.lock.acquire(blocking=False):
-            loop.remove_reader(fd)
-            loop.call_later(_PAUSE_S, self._watch_again, loop, fd)
-            return
-        try:
-            session.reap()
-        finally:
-            session.lock.release()
-
-    def _watch_again(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
-        if loop in self._watching:
-            loop.add_reader(fd, self._readable, loop, fd)
 
 
 def _set_scores(call: Call, tensor: _tensors.Tensor) -> tuple[int, ...]:
@@ -538,19 +575,7 @@ def _set_scores(call: Call, tensor: _tensors.Tensor) -> tuple[int, ...]:
                       f"is above {_U32_MAX}")
     request.rows = rows
     request.width = width
-    call.keep.append(tensor.owner)
+    call.hold(tensor)
     if rows > 0:
         call.place(request.scores, tensor, stride, "scores")
     return shape
-
-
-def _ordinal(session: Session) -> int:
-    """The number of the session's GPU in this process."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            if str(torch.cuda.get_device_properties(number).uuid) in session.device:
-                return number
-    return 0
-
-

@@ -7,6 +7,7 @@ follow each other, so each stream has one descriptor, and a workspace for each c
 
 from __future__ import annotations
 
+import atexit
 import ctypes as c
 import threading
 from collections import OrderedDict
@@ -40,6 +41,8 @@ def _driver() -> c.CDLL:
         "cuMemFree_v2": [c.c_uint64],
         "cuMemcpyHtoDAsync_v2": [c.c_uint64, c.c_void_p, c.c_size_t, c.c_void_p],
         "cuStreamIsCapturing": [c.c_void_p, c.c_void_p],
+        "cuStreamSynchronize": [c.c_void_p],
+        "cuPointerGetAttribute": [c.c_void_p, c.c_int, c.c_uint64],
         "cuGetErrorName": [c.c_int, c.c_void_p],
     }.items():
         symbol = getattr(driver, name)
@@ -79,6 +82,20 @@ def _entered(cuda: int) -> Iterator[c.CDLL]:
         driver.cuCtxPopCurrent_v2(c.byref(c.c_void_p()))
 
 
+def ordinal_of(pointer: int) -> int:
+    """The number of the GPU, in this process, that device memory lies on."""
+    driver, number = _driver(), c.c_int()
+    result = driver.cuPointerGetAttribute(c.byref(number), 9, pointer)  # DEVICE_ORDINAL
+    _check(driver, result, "no memory of a GPU")
+    return number.value
+
+
+def synchronize(cuda: int, handle: int) -> None:
+    """Waits for one stream."""
+    with _entered(cuda) as driver:
+        _check(driver, driver.cuStreamSynchronize(handle), "the stream failed")
+
+
 class Memory:
     """Device memory of the driver. Freeing it waits for kernels that use it."""
 
@@ -91,6 +108,8 @@ class Memory:
         self.pointer = pointer.value
 
     def __del__(self) -> None:
+        if _fork is None:  # the interpreter is ending: the driver frees what is left
+            return
         if self.pointer and self._generation == _fork.generation:
             with _entered(self._cuda) as driver:
                 driver.cuMemFree_v2(self.pointer)
@@ -107,6 +126,7 @@ class _Stream:
 
 _lock = threading.Lock()
 _streams: OrderedDict[tuple[int, int, int], _Stream] = OrderedDict()
+atexit.register(_streams.clear)  # while all that freeing needs is still there
 
 
 def _stream_of(cuda: int, handle: int) -> _Stream:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes as c
 import math
 import threading
+from numbers import Integral
 from typing import Any
 
 from . import _abi, _array, _cuda, _fork, _tensors
-from ._call import choice, clamp, host_lengths, positive, read_out, split_out
+from ._call import choice, clamp, empty_beside, host_lengths, positive, read_out, split_out
 from ._library import selector_library
 from ._tensors import ITEM_BYTES, Tensor
 from .errors import invalid, named
@@ -115,8 +116,8 @@ class _Request:
         args.length_all = args.width
         if lengths is None:
             return
-        if isinstance(lengths, int):
-            args.length_all = clamp(lengths)
+        if isinstance(lengths, Integral):
+            args.length_all = clamp(int(lengths))
             return
         rows = args.num_rows
         if _tensors.is_tensor(lengths):
@@ -205,7 +206,7 @@ def select(
     """
     tensor = _tensors.read(scores, "scores")
     request = _Request(tensor)
-    request.args.k = positive(k, "k") if k <= _INT32_MAX else _INT32_MAX
+    request.args.k = min(positive(k, "k"), _INT32_MAX)
     options = _abi.SelectorOptions(
         choice(order, _abi.ORDERS, "order"), choice(ties, _abi.TIES, "ties")
     )
@@ -220,6 +221,8 @@ def select(
         handle = _tensors.current_stream(tensor) if stream is None else _tensors.stream_handle(stream)
         if request.args.num_rows > 0:
             _cuda.select(request.args, options, request.alignment(), request.cuda, handle)
+            if _tensors.is_unordered(scores):
+                _cuda.synchronize(request.cuda, handle)
     else:
         if stream is not None:
             raise invalid("stream: the scores are in host memory, there is none")
@@ -241,39 +244,12 @@ def _outputs(request: _Request, like: Tensor, values: bool, out: Any) -> list[An
         raise invalid(f"k is {k}: 1 ... 16384")
     if out is None:
         shape = (*request.shape, k)
-        made = [_empty(like, shape, "i4")]
+        made = [empty_beside(like, shape, "i4")]
         if values:
-            made.append(_empty(like, shape, "f4"))
+            made.append(empty_beside(like, shape, "f4"))
     else:
         made = split_out(out, values)
     request.set_output("indices", made[0], "i4", "out")
     if values:
         request.set_output("values", made[1], "f4", "out[1]")
     return made
-
-
-def _empty(like: Tensor, shape: tuple[int, ...], kind: str) -> Any:
-    """A new tensor of the caller's framework beside the scores."""
-    if like.framework == "torch":
-        import torch
-
-        dtype = torch.int32 if kind == "i4" else torch.float32
-        return torch.empty(shape, dtype=dtype, device=like.owner.device)
-    if like.framework == "cupy":
-        import cupy
-
-        with cupy.cuda.Device(like.cuda):
-            return cupy.empty(shape, dtype="int32" if kind == "i4" else "float32")
-    if like.framework == "numpy":
-        import numpy
-
-        return numpy.empty(shape, kind)
-    size = max(math.prod(shape) * ITEM_BYTES, 1)
-    if like.cuda >= 0:
-        memory = _cuda.Memory(like.cuda, size)
-        array = _array.Array(memory.pointer, shape, kind, like.cuda, memory)
-    else:
-        host = (c.c_char * (size + 64))()
-        pointer = (c.addressof(host) + 63) & ~63  # what JAX wants to use memory in place
-        array = _array.Array(pointer, shape, kind, -1, host)
-    return _array.wrap(array, like.framework)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _abi
+from ._buffers import BUSY_ATTEMPTS, BUSY_PAUSE_S
 from ._library import client_library
 from ._tensors import Tensor
 from .errors import Error, from_status, named
@@ -144,7 +145,7 @@ class Regions:
         """The whole allocation; where that is beyond a limit, the tensor's own part of it."""
         error: Error | None = None
         for base, size in ((key[0], key[1]), (tensor.pointer, span)):
-            for attempt in range(2):
+            for attempt in range(BUSY_ATTEMPTS + 2):
                 handle = c.c_void_p()
                 status = self._library.topkd_region_register_cuda(
                     self._client, base, size, access, c.byref(handle)
@@ -152,9 +153,12 @@ class Regions:
                 if status == 0:
                     return base, handle.value or 0
                 error = from_status(status)
+                if error.name == "TOPKD_E_BUSY" and attempt < BUSY_ATTEMPTS:
+                    time.sleep(BUSY_PAUSE_S)  # a worker takes only so many registrations a second
+                    continue
                 if error.name != "TOPKD_E_LIMIT":
                     raise error
-                if attempt == 0 and not self.trim(0.0):
+                if not self.trim(0.0):
                     break
         assert error is not None
         raise error

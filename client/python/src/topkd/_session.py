@@ -50,6 +50,7 @@ class Session:
         self.staged_bytes = 0
         self.failures: deque[Error] = deque(maxlen=64)
         self.ops: dict[int, Op] = {}
+        self.lanes: dict[int, Any] = {}  # handle: the call that holds tensors and regions
         self.lock = threading.Lock()  # over the start of an operation and its entry into `ops`
         self._idle_s = idle_s
         # What the janitor is told comes through here; put() may be called anywhere.
@@ -60,6 +61,8 @@ class Session:
         self.regions = Regions(self.handle, self._told.put, idle_regions, idle_s)
         self._num_device = 0  # DeviceMemory alive
         self._num_calls = 0  # threads between `enter` and `leave`
+        self.short_calls: set[Buffer] = set()  # buffers of calls on the short way (_recent.py)
+        self.num_awaiting = 0  # tasks that wait for a selection; with the lock
         self._ended = threading.Event()
         self._janitor = threading.Thread(target=self._clean, name="topkd-janitor", daemon=True)
         self._janitor.start()
@@ -93,6 +96,10 @@ class Session:
     def leave(self) -> None:
         with self.lock:
             self._num_calls -= 1
+        self.look()
+
+    def look(self) -> None:
+        """Somebody has let go of something: perhaps it was the last that a close waits for."""
         if self.is_closed:
             self._told.put(("look",))
 
@@ -170,6 +177,20 @@ class Session:
                 + error.message,
             )
 
+    # ---- Lanes -----------------------------------------------------------------------------------
+
+    def close_lane(self, handle: int) -> None:
+        """Blocks until the worker has let go; nothing when it is closed already."""
+        with self.lock:
+            call = self.lanes.pop(handle, None)
+        if call is not None:
+            self.library.topkd_lane_close(handle)
+            call.close()
+
+    def forget_lane(self, handle: int) -> None:
+        """Nobody has the lane any more; may be called anywhere."""
+        self._told.put(("lane", handle))
+
     # ---- The end, and the janitor ----------------------------------------------------------------
 
     def trim(self) -> int:
@@ -200,15 +221,19 @@ class Session:
                 self.regions.trim()
                 continue
             is_closing = self._do(told) or is_closing
-            if is_closing and self._num_calls == 0 and self._end():
+            if is_closing and self._num_calls == 0 and not self.short_calls and self._end():
                 return
 
     def _end(self) -> bool:
-        """Closes the C client, but not before the last array over its memory has gone: close()
-        does not wait for that."""
+        """Closes the C client, but not before the last array over its memory and the last task have
+        gone: close() does not wait for these."""
         self.pool.trim(0.0)
         self._end_ops()
-        is_last = self.pool.num_leased == 0 and self._num_device == 0
+        for handle in list(self.lanes):
+            self.close_lane(handle)
+        is_last = (
+            self.pool.num_leased == 0 and self._num_device == 0 and self.num_awaiting == 0
+        )
         if is_last:
             self.library.topkd_client_close(self.handle)
         else:
@@ -231,6 +256,8 @@ class Session:
             self.library.topkd_buffer_destroy(told[1])
             with self.lock:
                 self._num_device -= 1
+        elif told[0] == "lane":
+            self.close_lane(told[1])
         elif told[0] == "storage":
             self.regions.storage_gone(*told[1:])
         return bool(told[0] == "close")

@@ -150,15 +150,17 @@ def _torch_reader() -> Callable[[Any], Tensor]:
 
 # Frameworks by the name of the package that a type comes from; for results in the caller's own.
 _FRAMEWORKS = {"torch": "torch", "cupy": "cupy", "numba": "numba", "jaxlib": "jax", "jax": "jax"}
+_framework_of_type: dict[type, str] = {}
 _readers: dict[type, Callable[[Any], Tensor]] = {}
 
 
 def _framework_of(kind: type) -> str:
-    for base in kind.__mro__:
-        package = (base.__module__ or "").partition(".")[0]
-        if package in _FRAMEWORKS:
-            return _FRAMEWORKS[package]
-    return "topkd"
+    known = _framework_of_type.get(kind)
+    if known is None:
+        packages = [(base.__module__ or "").partition(".")[0] for base in kind.__mro__]
+        known = next((_FRAMEWORKS[name] for name in packages if name in _FRAMEWORKS), "topkd")
+        _framework_of_type[kind] = known
+    return known
 
 
 def _find_reader(value: Any) -> Callable[[Any], Tensor]:
@@ -268,6 +270,12 @@ def stream_handle(stream: Any) -> int:
         f"stream: a {type(stream).__name__} is no CUDA stream (a number, or an object of torch, "
         "CuPy, Numba, or with __cuda_stream__)"
     )
+
+
+def is_unordered(value: Any) -> bool:
+    """Whether the framework works in streams of its own that it does not name: what comes back must
+    be there already."""
+    return _framework_of(type(value)) == "jax"
 
 
 def current_stream(tensor: Tensor) -> int:

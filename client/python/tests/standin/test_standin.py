@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -307,3 +308,55 @@ def test_empty_is_device_memory(client: topkd.Client, rng: Any) -> None:
     indices = client.select(scores, [100, 5, 0], 8)
     client.synchronize()
     check(view, gpu.host(indices), [100, 5, 0])
+
+
+def test_a_lane(client: topkd.Client, rng: Any) -> None:
+    """Steps in a stream: each takes what lies in the tensors when the stream gets there."""
+    stream = gpu.Stream()
+    scores = gpu.Tensor(gpu.alloc(MIB), (4, 2000), stream=stream)
+    lengths = gpu.Tensor(gpu.alloc(4096), (4,), "<i4")
+    live = gpu.Tensor(gpu.alloc(4096), (1,), "<i4")
+    live.host[0] = 4
+    source = gpu.Tensor(gpu.alloc(MIB), (4, 2000))
+    with client.lane(scores, lengths, 32, values=True, live_rows=live) as lane:
+        for turn in range(20):
+            wanted = draw(rng, source).copy()
+            lengths.host[:] = rng.integers(-1, 2003, 4)
+            live.host[0] = turn % 5
+            stream.copy(scores.pointer, source.pointer, source.nbytes)
+            indices, values = lane()
+            assert indices is lane.indices and values is lane.values
+            stream.wait()
+            rows = turn % 5
+            check(wanted[:rows], gpu.host(indices)[:rows], lengths.host[:rows],
+                  values=gpu.host(values)[:rows])
+        lane.check()
+        assert lane.info() == {"is_served": 1, "status": 0, "num_failed": 0, "num_renewals": 0}
+    for late in (lane, lane.check, lane.info):
+        with pytest.raises(topkd.errors.ClosedError, match="lane is closed"):
+            late()
+    lane.close()
+    with pytest.raises(topkd.errors.InvalidError, match="on the device"):
+        client.lane(scores, [1, 2, 3, 4], 5)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(lane)
+
+
+def test_forgotten_lanes_are_closed(client: topkd.Client, rng: Any) -> None:
+    scores = gpu.Tensor(gpu.alloc(MIB), (4, 2000), stream=gpu.Stream())
+    draw(rng, scores)
+    for _ in range(5):
+        lanes = [client.lane(scores, k=8) for _ in range(3)]
+        for lane in lanes:
+            lane()
+        assert scores.stream is not None
+        scores.stream.wait()
+        check(scores.host, gpu.host(lanes[0].indices))
+        del lanes, lane
+        gc.collect()
+        assert until(lambda: not client._session.lanes)
+    lane = client.lane(scores, k=8)
+    client.close()
+    with pytest.raises(topkd.errors.ClosedError):
+        lane()
+    lane.close()
