@@ -66,7 +66,8 @@ static void st_02_default_file_equals_table(void **state)
     fclose(file);
     if (strcmp(text, stored) != 0)
         fail_msg("config/topkd.yaml (%zu bytes) differs from the table (%zu bytes): write it again "
-                 "with  topkd --print-config > config/topkd.yaml",
+                 "with  topkd --print-config > config/topkd.yaml  and then  awk -f "
+                 "config/reference.awk config/topkd.yaml > docs/configuration.md",
                  size, strlen(text));
     assert_int_equal(settings_load_file(TOPKD_CONFIG_DIR "/topkd.yaml", &read_back, &report),
                      TOPKD_OK);
