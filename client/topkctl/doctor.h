@@ -39,6 +39,9 @@ void doctor_note(struct doctor *doctor, enum doctor_level level, const char *sub
 /* Driver, devices by NVML, MPS, environment. Makes no CUDA context in this process. */
 void doctor_gpus(struct doctor *doctor);
 
+/* Errors that the driver reported: in the kernel's log, and by NVML (nvmlDevice_t each) now. */
+void doctor_xid(struct doctor *doctor, void *const *devices, unsigned count);
+
 /* Two fresh processes share memory of each device in each way that regions use. The calling
  * process has not started CUDA. */
 void doctor_share(struct doctor *doctor);

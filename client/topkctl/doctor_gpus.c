@@ -32,6 +32,8 @@ struct nvml {
 #undef NVML_FIELD
 };
 
+#define GPUS_MAX 64u /* of one machine that are watched for Xid events */
+
 #define NVML_UNCORRECTED 1u /* NVML_MEMORY_ERROR_TYPE_UNCORRECTED */
 #define NVML_VOLATILE 0u    /* NVML_VOLATILE_ECC: since the driver was loaded */
 
@@ -108,7 +110,9 @@ static void check_health(struct doctor *doctor, const struct nvml *nvml, void *d
     }
 }
 
-static void check_device(struct doctor *doctor, const struct nvml *nvml, unsigned index)
+/* False: it cannot be opened. */
+static bool check_device(struct doctor *doctor, const struct nvml *nvml, unsigned index,
+                         void **device_p)
 {
     static const char *const modes[] = {"default", "exclusive thread", "prohibited",
                                         "exclusive process"};
@@ -118,7 +122,7 @@ static void check_device(struct doctor *doctor, const struct nvml *nvml, unsigne
     if (nvml->device(index, &device) != 0) {
         doctor_note(doctor, DOCTOR_FAIL, "gpu", "look for Xid lines in dmesg, reset the GPU",
                     "number %u cannot be opened", index);
-        return;
+        return false;
     }
     (void)nvml->name(device, name, sizeof(name));
     (void)nvml->uuid(device, uuid, sizeof(uuid));
@@ -138,6 +142,8 @@ static void check_device(struct doctor *doctor, const struct nvml *nvml, unsigne
         }
     }
     check_health(doctor, nvml, device, uuid);
+    *device_p = device;
+    return true;
 }
 
 /* ---- MPS ------------------------------------------------------------------------------------- */
@@ -208,9 +214,15 @@ void doctor_gpus(struct doctor *doctor)
         doctor_note(doctor, DOCTOR_WARN, "gpu", "start the container with the GPUs",
                     "the driver is there, but no GPU");
     }
+    void *devices[GPUS_MAX];
+    unsigned num_devices = 0;
     for (unsigned i = 0; i < count; i++) {
-        check_device(doctor, &nvml, i);
+        void *device;
+        if (check_device(doctor, &nvml, i, &device) && num_devices < GPUS_MAX) {
+            devices[num_devices++] = device;
+        }
     }
+    doctor_xid(doctor, devices, num_devices);
     if (count > 0) {
         check_mps(doctor);
     }
