@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs every test that needs a GPU, on a GPU host:  tests/gpu/run.sh BUILD_FOLDER [SECONDS_A_TEST]
-# Programs are found by their prefix gpu_ in BUILD_FOLDER/bin. Closes with "N passed, N failed".
+# Programs are found by their prefix gpu_ in BUILD_FOLDER/bin; service/run_service.sh comes last, if
+# its client was built. Closes with "N passed, N failed".
 set -u
 bin=${1:?usage: run.sh BUILD_FOLDER [SECONDS_A_TEST]}/bin
 limit=${2:-300}
@@ -11,10 +12,16 @@ if [ ${#programs[@]} -eq 0 ]; then
     exit 2
 fi
 passed=0 failed=0
+service=$(dirname "$(realpath "$0")")/service/run_service.sh
+[ -x "$bin/service_client" ] && programs+=("$service")
 for program in "${programs[@]}"; do
     begin=$SECONDS
     log=$(mktemp)
-    timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1
+    if [ "$program" = "$service" ]; then
+        timeout --kill-after=30 $((2 * limit)) "$program" "$bin" >"$log" 2>&1
+    else
+        timeout --kill-after=10 "$limit" "$program" >"$log" 2>&1
+    fi
     code=$?
     if [ "$code" -eq 0 ]; then
         passed=$((passed + 1))
