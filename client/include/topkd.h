@@ -268,8 +268,11 @@ TOPKD_API enum topkd_status topkd_semaphore_wait(struct topkd_semaphore *semapho
  * The same in the order of a CUDA stream, without blocking the caller: the stream writes the value
  * when it gets there, or goes no further until the value is reached. A value whose request failed
  * is reached all the same: look at the operation's status before the result is used. When the
- * worker goes, every value that a stream waits for is reached, as failed. The session's device must
- * be a GPU and the stream one of it, not in capture. Errors: INVALID, UNSUPPORTED, NOT_VISIBLE,
+ * worker goes, every value that a stream waits for is reached, as failed. Streams that share one of
+ * the process's hardware queues wait for each other: under MPS there are two, elsewhere eight,
+ * unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, so a stream that is to release others should
+ * not be one of many that wait. The session's device must be a GPU and the stream one of it, not in
+ * capture. Errors: INVALID, UNSUPPORTED, NOT_VISIBLE,
  * STALE_SESSION (not renewed within the client's default deadline), SYSTEM.
  */
 TOPKD_API enum topkd_status topkd_semaphore_signal_stream(struct topkd_semaphore *semaphore,
