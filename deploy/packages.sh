@@ -37,7 +37,7 @@ packages_of() {
     deploy)
         # mmdebstrap, systemd-container: a fresh Debian 12, booted; prometheus: promtool
         echo lintian mmdebstrap systemd-container prometheus
-        echo zsh fish python3 python3-venv docker-compose
+        echo zsh fish mandoc python3 python3-venv docker-compose
         # any kubectl will do; Debian's cannot be installed beside that of other archives
         command -v kubectl >/dev/null || echo kubernetes-client
         ;;

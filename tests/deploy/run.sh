@@ -58,7 +58,7 @@ lint() {
 
 main() {
     need cpack lintian chrpath dpkg-shlibdeps mmdebstrap systemd-nspawn promtool zsh fish python3 \
-        docker-compose kubectl
+        docker-compose kubectl cc pkg-config mandoc
     # The longest part waits for the package archive: beside the others.
     "$here/make_root.sh" "$work/root" >"$work/root.log" 2>&1 &
     making=$!
@@ -68,6 +68,7 @@ main() {
     step package "$work/debs" 1 xz
     step package "$work/newer" 2 gzip
     step lint
+    step "$here/dev_package_test.sh" "$root" "$work/debs" "$work"
     if ! wait "$making"; then
         cat "$work/root.log" >&2
         echo "deploy: no fresh Debian 12 could be made" >&2

@@ -47,7 +47,7 @@ client() {
 }
 
 packages_install() {
-    shell 'dpkg -i /debs/topkd_*.deb /debs/topkctl_*.deb /debs/libtopkd0_*.deb /debs/libtopksel0_*.deb' ||
+    shell 'dpkg -i /debs/*.deb' ||
         fail "the packages cannot be installed on a fresh Debian 12 (see the missing Depends above)"
     expect "the service runs" systemctl is-active topkd
     expect "the service starts at boot" systemctl is-enabled topkd
@@ -167,7 +167,7 @@ upgrade() {
         >"$machine_folder/client" 2>&1 &
     running=$!
     expect "the client selects" sh -c 'topkctl sessions | grep -q indexer_client'
-    shell 'dpkg -i /newer/topkd_*.deb /newer/topkctl_*.deb /newer/libtopkd0_*.deb /newer/libtopksel0_*.deb' \
+    shell 'dpkg -i /newer/*.deb' \
         >"$machine_folder/output" 2>&1 || fail "the upgrade: $(cat "$machine_folder/output")"
     expect "the new version runs" systemctl is-active topkd
     kill -0 "$running" 2>/dev/null || fail "the client ended before the upgrade did; give it more repeats"
@@ -179,7 +179,7 @@ upgrade() {
 
 disabled_stays_disabled() {
     machine_run systemctl disable --now topkd 2>/dev/null
-    shell 'dpkg -i /debs/topkd_*.deb /debs/topkctl_*.deb /debs/libtopkd0_*.deb /debs/libtopksel0_*.deb' \
+    shell 'dpkg -i /debs/*.deb' \
         >/dev/null 2>&1 || fail "going back a version"
     ! machine_run systemctl is-enabled topkd >/dev/null 2>&1 || fail "an upgrade enabled the service"
     machine_run systemctl enable --now topkd 2>/dev/null
@@ -189,7 +189,7 @@ remove_and_purge() {
     machine_run dpkg --remove topkd >/dev/null
     ! machine_run pgrep -x topkd >/dev/null || fail "the daemon runs on after its removal"
     shell 'test -e /etc/topkd/topkd.yaml' || fail "removing took the settings"
-    machine_run dpkg --purge topkd topkctl libtopkd0 libtopksel0 >/dev/null
+    machine_run dpkg --purge topkd topkctl libtopkd0 libtopksel0 libtopkd-dev >/dev/null
     # The user stays, on purpose (deploy/debian/topkd/postrm).
     local left
     left=$(shell 'find / -xdev \( -path /proc -o -path /sys -o -path /debs -o -path /newer \
