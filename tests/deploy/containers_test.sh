@@ -28,7 +28,7 @@ compose_files() {
 kubernetes() {
     local kinds
     python3 -m venv "$work/venv"
-    "$work/venv/bin/pip" install --quiet --disable-pip-version-check \
+    "$work/venv/bin/pip" install --quiet --no-compile --disable-pip-version-check \
         "kubernetes-validate==$validator_version"
     kubectl kustomize "$root/deploy/kubernetes" >"$work/kustomized.yaml" ||
         fail "deploy/kubernetes is no kustomization"
