@@ -380,7 +380,7 @@ class Client:
             timeout: of this call.
         Raises:
             topkd.Error: as ``select``; ``UnsupportedError`` (the session's device is the CPU),
-                ``BusyError`` (all lanes of the GPU are taken).
+                ``LimitError`` (all lanes of the session are open), ``BusyError`` (all of the GPU).
         """
         session = self._session
         session.enter()

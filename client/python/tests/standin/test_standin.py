@@ -360,3 +360,23 @@ def test_forgotten_lanes_are_closed(client: topkd.Client, rng: Any) -> None:
     with pytest.raises(topkd.errors.ClosedError):
         lane()
     lane.close()
+
+
+def test_all_lanes_are_taken(client: topkd.Client, rng: Any) -> None:
+    """The next one is refused; one that is closed makes room."""
+    scores = gpu.Tensor(gpu.alloc(MIB), (4, 1000), stream=gpu.Stream())
+    draw(rng, scores)
+    lanes: list[topkd.Lane] = []
+    with pytest.raises(topkd.errors.LimitError, match="lanes open.*close one"):
+        for _ in range(100):
+            lanes.append(client.lane(scores, k=5))
+    assert len(lanes) >= 4
+    lanes.pop().close()
+    lanes.append(client.lane(scores, k=5))
+    for lane in lanes:
+        lane()
+    assert scores.stream is not None
+    scores.stream.wait()
+    for lane in lanes:
+        check(scores.host, gpu.host(lane.indices))
+        lane.close()
