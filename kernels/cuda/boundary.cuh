@@ -13,27 +13,73 @@
 
 #define SAMPLE_BATCH 4 /* choice: 16-byte loads in flight a thread */
 
+/* Which units of a row are sampled. */
+struct sample_units {
+    const float *row; /* virtual position 0, 64-byte aligned; not all of the first unit is ours */
+    uint32_t first, count; /* whole units of the row */
+    uint32_t sampled_log2; /* units sampled */
+};
+
+static __device__ __forceinline__ struct sample_units
+sample_units_of(const float *row, uint32_t skew, uint32_t length,
+                const struct select_params &params)
+{
+    struct sample_units units;
+    units.row = row;
+    units.first = (skew + TOPK_SAMPLE_UNIT - 1) / TOPK_SAMPLE_UNIT;
+    units.count = (skew + length) / TOPK_SAMPLE_UNIT - units.first;
+    uint32_t wanted = max(length / (uint32_t)params.sample_stride, (uint32_t)params.sample_min);
+    wanted = min(min(wanted, (uint32_t)params.sample_max), length / 2) / TOPK_SAMPLE_UNIT;
+    units.sampled_log2 = 31u - (uint32_t)__clz((int)max(wanted, 1u));
+    return units;
+}
+
+/* The i-th sampled unit. */
+static __device__ __forceinline__ const float *sample_unit_at(const struct sample_units &units,
+                                                              uint32_t i)
+{
+    const uint64_t middle = (uint64_t)i * 2 + 1;
+    const uint64_t unit = units.first + (middle * units.count >> (units.sampled_log2 + 1));
+    return units.row + unit * TOPK_SAMPLE_UNIT;
+}
+
+/* Asks for a row's sample ahead of time, so that it comes from the L2 cache. One warp calls. */
+static __device__ __forceinline__ void sample_prefetch(const struct sample_units &units)
+{
+    for (uint32_t i = lane_index(); i < 1u << units.sampled_log2; i += 32) {
+        const float *unit = sample_unit_at(units, i);
+        asm volatile("prefetch.global.L2 [%0];\n"
+                     "prefetch.global.L2 [%0+32];" ::"l"(__cvta_generic_to_global(unit)));
+    }
+}
+
 template <int THREADS>
 struct sample_source {
-    const float *row; /* virtual position 0, 64-byte aligned; not all of the first unit is ours */
-    uint32_t first_unit, num_units; /* whole units of the row */
-    uint32_t sampled_log2;          /* units sampled */
+    struct sample_units units;
+
+    template <class Visit>
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
+    {
+        each([&](uint32_t key) {
+            if (key >= low && key <= high) {
+                visit(key - low);
+            }
+        });
+    }
 
     template <class Visit>
     __device__ __forceinline__ void each(const Visit &visit) const /* visit(key) */
     {
-        const uint32_t quads = TOPK_SAMPLE_UNIT / 4 << sampled_log2;
+        constexpr uint32_t UNIT_QUADS = TOPK_SAMPLE_UNIT / 4;
+        const uint32_t quads = UNIT_QUADS << units.sampled_log2;
         for (uint32_t first = threadIdx.x; first < quads; first += SAMPLE_BATCH * THREADS) {
             float4 four[SAMPLE_BATCH];
 #pragma unroll
             for (int i = 0; i < SAMPLE_BATCH; i++) {
                 uint32_t quad = first + i * THREADS;
                 if (quad < quads) {
-                    uint64_t middle = (uint64_t)(quad / (TOPK_SAMPLE_UNIT / 4)) * 2 + 1;
-                    uint64_t unit = first_unit + (middle * num_units >> (sampled_log2 + 1));
-                    const float *scores = row + unit * TOPK_SAMPLE_UNIT;
-                    four[i] = __ldg(reinterpret_cast<const float4 *>(scores) +
-                                    quad % (TOPK_SAMPLE_UNIT / 4));
+                    const float *unit = sample_unit_at(units, quad / UNIT_QUADS);
+                    four[i] = __ldg(reinterpret_cast<const float4 *>(unit) + quad % UNIT_QUADS);
                 }
             }
 #pragma unroll
@@ -50,60 +96,90 @@ struct sample_source {
 };
 
 /*
- * The rank in a sample of `size` out of `length` scores below which, but for a miss beyond `margin`
- * standard deviations of a random sample, at least k scores of the row lie.
+ * Ranks in a sample of `size` out of `length` scores: but for a miss beyond `margin` standard
+ * deviations of a random sample, the k-th score of the row lies at or above `low`, the deeper, and
+ * below `high`, which is 0 when nothing can be said.
  */
-static __device__ __forceinline__ uint32_t sample_rank(uint32_t size, uint32_t length, uint32_t k,
-                                                       float margin)
+struct sample_ranks {
+    uint32_t low, high;
+};
+
+static __device__ __forceinline__ struct sample_ranks
+sample_ranks_of(uint32_t size, uint32_t length, uint32_t k, float margin)
 {
     float share = __fdividef((float)size, (float)length);
     float mean = (float)k * share;
     /* Without replacement: the deviation shrinks as the sample covers the row. */
     float spread = mean * (1.0f - __fdividef((float)k, (float)length)) * (1.0f - share);
-    float deviation = spread > 0.0f ? spread * rsqrtf(spread) : 0.0f;
-    return (uint32_t)(mean + margin * deviation + 2.0f);
+    float distance = margin * (spread > 0.0f ? spread * rsqrtf(spread) : 0.0f) + 2.0f;
+    struct sample_ranks ranks = {(uint32_t)(mean + distance),
+                                 (uint32_t)fmaxf(mean - distance, 0.0f)};
+    return ranks;
+}
+
+/* The deeper of the two alone. */
+static __device__ __forceinline__ uint32_t sample_rank(uint32_t size, uint32_t length, uint32_t k,
+                                                       float margin)
+{
+    return sample_ranks_of(size, length, k, margin).low;
 }
 
 /*
- * The boundary key of a row of virtual positions [skew, skew + length); KEY_NAN (admit all) when
- * the row is too short for a sample. bins and coarse are zero at the call, and again after the
- * caller's next barrier. *scores_p receives the scores sampled.
+ * A bin width for a search from `low` up, where the answer probably lies in the coarse bins up to
+ * `high_bin`: these spread over all bins but the highest, which takes what is above.
+ */
+static __device__ __forceinline__ uint32_t bracket_shift(uint32_t low, uint32_t high_bin)
+{
+    const uint32_t high = high_bin + 1 < TOPK_BINS ? coarse_floor(high_bin + 1) - 1 : KEY_PLUS_INF;
+    const uint32_t span = max(high, low) - low;
+    return range_shift(span + (span >> 9) + 1); /* so that span >> shift is at most 2044 */
+}
+
+/* A proposal: the lowest key to admit, and where the answer then probably lies. */
+struct boundary {
+    uint32_t key;     /* KEY_NAN: admit all */
+    uint32_t sampled; /* scores sampled for it */
+    uint32_t shift;   /* width of bins for a search among the admitted */
+};
+
+/*
+ * Proposes for a row of virtual positions [skew, skew + length); KEY_NAN when the row is too short
+ * for a sample. bins and coarse are zero at the call, and again after the caller's next barrier.
  */
 template <int THREADS>
-static __device__ __forceinline__ uint32_t
+static __device__ __forceinline__ struct boundary
 sample_boundary(const float *row, uint32_t skew, uint32_t length, uint32_t k, float margin,
                 const struct select_params &params, uint32_t *bins, uint32_t *coarse,
-                struct rank_shared &shared, uint32_t *scores_p)
+                struct rank_shared &shared)
 {
-    struct sample_source<THREADS> source;
-    source.row = row;
-    source.first_unit = (skew + TOPK_SAMPLE_UNIT - 1) / TOPK_SAMPLE_UNIT;
-    source.num_units = (skew + length) / TOPK_SAMPLE_UNIT - source.first_unit;
-    uint32_t wanted = max(length / (uint32_t)params.sample_stride, (uint32_t)params.sample_min);
-    wanted = min(min(wanted, (uint32_t)params.sample_max), length / 2) / TOPK_SAMPLE_UNIT;
-    source.sampled_log2 = 31u - (uint32_t)__clz((int)max(wanted, 1u));
-    const uint32_t size = TOPK_SAMPLE_UNIT << source.sampled_log2;
-    const uint32_t rank = sample_rank(size, length, k, margin);
-    *scores_p = 0;
-    if (rank >= size) {
-        return KEY_NAN;
+    const struct sample_source<THREADS> source = {
+        sample_units_of(row, skew, length, params)
+    };
+    struct boundary boundary = {KEY_NAN, 0, first_shift(KEY_NAN)};
+    const uint32_t size = TOPK_SAMPLE_UNIT << source.units.sampled_log2;
+    const struct sample_ranks ranks = sample_ranks_of(size, length, k, margin);
+    if (ranks.low >= size) {
+        return boundary;
     }
-    *scores_p = size;
+    boundary.sampled = size;
     source.each([&](uint32_t key) { atomicAdd(&coarse[coarse_bin(key)], 1u); });
     block_sync<THREADS>();
-    struct rank_bin found = find_rank<THREADS>(coarse, shared, rank);
+    uint32_t high_bin;
+    struct rank_bin found =
+        find_ranks<THREADS, true>(coarse, shared, ranks.low, ranks.high, &high_bin);
     clear_bins<THREADS>(coarse);
-    const uint32_t surplus_max = rank / 4 + 2; /* choice: a quarter more candidates at most */
-    uint32_t low = coarse_floor(found.bin), need = rank - found.above;
+    /* Choice: about a quarter more candidates cost less than another look. */
+    const uint32_t surplus_max = ranks.low / 4 + 16;
+    uint32_t low = coarse_floor(found.bin), need = ranks.low - found.above;
     uint32_t high = found.bin + 1 < TOPK_BINS ? coarse_floor(found.bin + 1) - 1 : KEY_MAX;
     /* Too many in one bin: look again within it, until they are few or one key. */
     while (found.count - need > surplus_max && low < high) {
+        find_range<THREADS>(source, &low, &high, shared);
+        if (low == high) {
+            break;
+        }
         const uint32_t shift = range_shift(high - low);
-        source.each([&](uint32_t key) {
-            if (key >= low && key <= high) {
-                atomicAdd(&bins[(key - low) >> shift], 1u);
-            }
-        });
+        source.each_in(low, high, [&](uint32_t offset) { atomicAdd(&bins[offset >> shift], 1u); });
         block_sync<THREADS>();
         found = find_rank<THREADS>(bins, shared, need);
         need -= found.above;
@@ -112,7 +188,9 @@ sample_boundary(const float *row, uint32_t skew, uint32_t length, uint32_t k, fl
         clear_bins<THREADS>(bins);
         block_sync<THREADS>();
     }
-    return low;
+    boundary.key = low;
+    boundary.shift = ranks.high > 0 ? bracket_shift(low, high_bin) : first_shift(low);
+    return boundary;
 }
 
 #endif

@@ -74,6 +74,8 @@ static void launch_of(const struct topk_plan *plan, cudaStream_t stream,
     params->margin = (float)plan->parameters[TOPK_PARAMETER_MARGIN] / 16.0f;
     params->stages = (int32_t)plan->parameters[TOPK_PARAMETER_STAGES];
     params->part_scores = (int32_t)plan->parameters[TOPK_PARAMETER_PART_SCORES];
+    params->snap = (int32_t)(plan->parameters[TOPK_PARAMETER_SNAP] / TOPK_UNIT_SCORES);
+    params->prefetch = (int32_t)plan->parameters[TOPK_PARAMETER_PREFETCH];
 }
 
 static cudaError_t launch_family(const struct topk_plan *plan, const struct select_launch *launch,

@@ -12,6 +12,7 @@
 #ifndef TOPKSEL_CUDA_FRONTIER_CUH
 #define TOPKSEL_CUDA_FRONTIER_CUH
 
+#include "boundary.cuh"
 #include "emit.cuh"
 #include "rank.cuh"
 
@@ -28,6 +29,7 @@ struct frontier_shared {
     uint32_t k;
     uint32_t length;  /* positions are below */
     uint32_t lowest;  /* no key held is lower */
+    uint32_t shift;   /* of the bins in which a search from there on starts */
     uint32_t was_cut; /* 1: the buffer had to be cut */
 };
 
@@ -41,6 +43,10 @@ static __device__ __forceinline__ bool is_selected(const struct selection &selec
 {
     return key > selection.key || (key == selection.key && position <= selection.position);
 }
+
+/* Choice: from so many marks of a chunk on, storing place by place is quicker. */
+#define FRONTIER_DENSE 96
+#define FRONTIER_IS_DENSE 0x40000000u /* beside a slot, so that both reach the lanes at once */
 
 /* What is admitted: scores of at least `score`; from position `until` on, of at least `later`. */
 struct admission {
@@ -58,7 +64,8 @@ static __device__ __forceinline__ struct admission admission_of(uint32_t low)
 
 /* An empty frontier; all threads call, and pass a barrier before it is used. */
 template <int CANDIDATES>
-static __device__ __forceinline__ void frontier_begin(uint32_t low, uint32_t k, uint32_t length,
+static __device__ __forceinline__ void frontier_begin(const struct boundary &boundary, uint32_t k,
+                                                      uint32_t length,
                                                       struct frontier_shared<CANDIDATES> &shared)
 {
     if (threadIdx.x == 0) {
@@ -66,8 +73,32 @@ static __device__ __forceinline__ void frontier_begin(uint32_t low, uint32_t k, 
         shared.stored = 0xffffffffu;
         shared.k = k;
         shared.length = length;
-        shared.lowest = low;
+        shared.lowest = boundary.key;
+        shared.shift = boundary.shift;
         shared.was_cut = 0;
+    }
+}
+
+/*
+ * Stores the marked from slot `base` on, place after place: as many steps for any marks, none of
+ * which waits for another.
+ */
+template <int CANDIDATES, class Read>
+static __device__ __forceinline__ void
+frontier_store_dense(struct frontier_shared<CANDIDATES> &shared, uint32_t marks,
+                     uint32_t lane_first, uint32_t chunk_position, uint32_t base, const Read &read)
+{
+#pragma unroll 8
+    for (uint32_t i = 0; i < 32; i++) {
+        const bool marked = (marks >> i & 1u) != 0;
+        const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
+        const uint32_t place = lane_first + (i & 3u) + 32 * (i & 28u);
+        if (marked) {
+            const uint32_t slot = base + (uint32_t)__popc(lanes & lanes_below());
+            shared.scores[slot] = read(place);
+            shared.positions[slot] = chunk_position + place;
+        }
+        base += (uint32_t)__popc(lanes);
     }
 }
 
@@ -92,11 +123,18 @@ static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CAN
         if (base + prefix > CANDIDATES) {
             atomicMin(&shared.stored, base);
             base = 0xffffffffu;
+        } else if (prefix >= FRONTIER_DENSE) {
+            base |= FRONTIER_IS_DENSE;
         }
     }
     base = __shfl_sync(WARP_ALL, base, 31);
     if (base == 0xffffffffu) {
         return false;
+    }
+    if ((base & FRONTIER_IS_DENSE) != 0) {
+        frontier_store_dense(shared, marks, lane_first, chunk_position, base ^ FRONTIER_IS_DENSE,
+                             read);
+        return true;
     }
     uint32_t slot = base + prefix - own;
     while (marks != 0) {
@@ -114,7 +152,7 @@ static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CAN
 template <int THREADS>
 struct candidate_source {
     const float *scores;
-    uint32_t count;
+    uint32_t count, lowest; /* no key is lower */
 
     template <class Visit>
     __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
@@ -129,6 +167,27 @@ struct candidate_source {
     }
 };
 
+/* count_keys for the common case: all keys are those of positive scores, and none is below low. */
+template <int THREADS>
+static __device__ __forceinline__ void count_keys(const struct candidate_source<THREADS> &source,
+                                                  uint32_t low, uint32_t high, uint32_t shift,
+                                                  uint32_t *bins)
+{
+    if (low > KEY_ZERO && low == source.lowest && high == KEY_MAX) {
+        const uint32_t bias = (1u << shift) - 1u - key_floor_bits(low); /* low has bin 0 alone */
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < source.count; i += THREADS) {
+            const uint32_t bin = (__float_as_uint(source.scores[i]) + bias) >> shift;
+            atomicAdd(&bins[min(bin, TOPK_BINS - 1u)], 1u);
+        }
+        return;
+    }
+    source.each_in(low, high, [&](uint32_t offset) {
+        uint32_t bin = offset == 0 ? 0 : ((offset - 1) >> shift) + 1;
+        atomicAdd(&bins[min(bin, TOPK_BINS - 1u)], 1u);
+    });
+}
+
 /* The positions of the candidates with one key, the lowest as the highest key. */
 template <int THREADS>
 struct position_source {
@@ -139,6 +198,7 @@ struct position_source {
     template <class Visit>
     __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
     {
+#pragma unroll 4
         for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
             uint32_t place = ~positions[i];
             if (key_of(scores[i]) == key && place >= low && place <= high) {
@@ -154,12 +214,11 @@ static __device__ __forceinline__ struct selection
 frontier_select(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
 {
     const struct candidate_source<THREADS> source = {
-        shared.scores, count
+        shared.scores, count, shared.lowest
     };
     uint32_t below = 0;
-    const struct rank_cut cut =
-        find_cut<THREADS, true>(source, shared.lowest, KEY_MAX, first_shift(shared.lowest),
-                                shared.k, shared.bins, shared.rank, &below);
+    const struct rank_cut cut = find_cut<THREADS, true>(
+        source, shared.lowest, KEY_MAX, shared.shift, shared.k, shared.bins, shared.rank, &below);
     struct selection selection = {cut.key, 0xffffffffu};
     if (!cut.all) { /* of a plateau the lowest positions */
         const struct position_source<THREADS> places = {
@@ -202,6 +261,7 @@ frontier_cut(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
         shared.count = shared.k;
         shared.stored = 0xffffffffu;
         shared.lowest = selection.key;
+        shared.shift = first_shift(selection.key);
         shared.was_cut = 1;
     }
     block_sync<THREADS>();

@@ -21,6 +21,7 @@
 #define KEY_NAN 1u
 #define KEY_MINUS_INF 0x007fffffu
 #define KEY_ZERO 0x80000000u
+#define KEY_PLUS_INF 0xff800000u
 #define KEY_MAX 0xffffffffu
 
 static __host__ __device__ __forceinline__ uint32_t key_of_bits(uint32_t bits)

@@ -58,6 +58,27 @@ static __device__ __forceinline__ void sink_put_sorted(const struct sink &sink,
 }
 
 /*
+ * Writes staged positions (in shared memory, aligned to 16 bytes) as the result, in whole sectors.
+ * All THREADS threads call, after a barrier.
+ */
+template <int THREADS>
+static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
+                                                       const uint32_t *stage, uint32_t k)
+{
+    if (sink.plain && (k | (uint32_t)(reinterpret_cast<uintptr_t>(sink.indices) / 4)) % 4 == 0) {
+        for (uint32_t i = threadIdx.x; i < k / 4; i += THREADS) {
+            __stcg(reinterpret_cast<int4 *>(sink.indices) + i,
+                   reinterpret_cast<const int4 *>(stage)[i]);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+        sink_put(sink, i, stage[i]);
+    }
+}
+
+/*
  * A row of at most K valid scores: every position, then -1. `entries` (room for k, rounded up to a
  * power of two) is used only to order by value. All THREADS threads call; ends with a barrier when
  * entries were used.

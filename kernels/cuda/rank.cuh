@@ -70,10 +70,11 @@ struct rank_bin {
 
 /* Shared memory of a search. */
 struct rank_shared {
-    alignas(16) struct rank_bin found;
+    alignas(16) struct rank_bin found[2];
     uint32_t totals[32];      /* counts of each warp's bins */
     uint32_t list[RANK_LIST]; /* keys of the boundary group */
     uint32_t list_count;      /* 0 between searches */
+    uint32_t least, most;     /* offsets in a range */
 };
 
 /* Loads EACH neighbouring bins, 16 bytes at a time where that many are; returns their sum. */
@@ -155,17 +156,19 @@ find_rank_warp(const uint32_t *bins, const uint32_t *totals, uint32_t need)
 }
 
 /*
- * The bin that holds rank `need` (from 1, from the highest bin). The counts must be complete and a
- * barrier passed. Two barriers inside; the result is valid in all threads, and `bins` may be
- * cleared at once. All warps sum, one searches: in every warp the search would cost more issue
- * slots than a barrier costs time.
+ * The bins that hold ranks `need` and `other` (from 1, from the highest bin; 0 gives the highest
+ * bin). The counts must be complete and a barrier passed. Two barriers inside; the result is valid
+ * in all threads, and `bins` may be cleared at once. All warps sum, one searches for each rank: in
+ * every warp the search would cost more issue slots than a barrier costs time.
  */
-template <int THREADS>
+template <int THREADS, bool PAIR>
 static __device__ __forceinline__ struct rank_bin
-find_rank(const uint32_t *bins, struct rank_shared &shared, uint32_t need)
+find_ranks(const uint32_t *bins, struct rank_shared &shared, uint32_t need, uint32_t other,
+           uint32_t *other_bin_p)
 {
     constexpr int WARPS = THREADS / 32, EACH = TOPK_BINS / THREADS;
     static_assert(EACH >= 1 && EACH * THREADS == TOPK_BINS, "every thread owns the same bins");
+    static_assert(!PAIR || WARPS >= 2, "a warp for each rank");
     /* Warps and lanes own bins from the top down; a lane's own bins ascend in memory. */
     uint32_t count[EACH];
     uint32_t own = load_bins<EACH>(bins + TOPK_BINS - (threadIdx.x + 1) * EACH, count);
@@ -174,16 +177,29 @@ find_rank(const uint32_t *bins, struct rank_shared &shared, uint32_t need)
         shared.totals[warp_index()] = own;
     }
     block_sync<THREADS>();
-    if (warp_index() == 0) {
-        struct rank_bin found = find_rank_warp<EACH, WARPS>(bins, shared.totals, need);
+    const uint32_t search = warp_index();
+    if (search < (PAIR ? 2 : 1)) {
+        struct rank_bin found =
+            find_rank_warp<EACH, WARPS>(bins, shared.totals, search == 0 ? need : other);
         if (lane_index() == 0) {
-            shared.found = found;
+            shared.found[search] = found;
         }
     }
     block_sync<THREADS>();
-    uint4 found = *reinterpret_cast<const uint4 *>(&shared.found);
+    if (PAIR) {
+        *other_bin_p = shared.found[1].bin;
+    }
+    uint4 found = *reinterpret_cast<const uint4 *>(&shared.found[0]);
     struct rank_bin result = {found.x, found.y, found.z, found.w};
     return result;
+}
+
+/* The bin that holds rank `need`; see find_ranks. */
+template <int THREADS>
+static __device__ __forceinline__ struct rank_bin
+find_rank(const uint32_t *bins, struct rank_shared &shared, uint32_t need)
+{
+    return find_ranks<THREADS, false>(bins, shared, need, 0, nullptr);
 }
 
 /*
@@ -217,11 +233,72 @@ static __device__ __forceinline__ struct rank_cut rank_list(const uint32_t *list
 
 /*
  * A first bin width when the search starts at a boundary: 1024 bins a binade over two binades; or,
- * where the boundary is no positive score, 8 bins a binade over all positive ones.
+ * where the boundary is no positive score, the whole range.
  */
 static __device__ __forceinline__ uint32_t first_shift(uint32_t low)
 {
-    return low > KEY_ZERO ? 13 : 20;
+    return low > KEY_ZERO ? 13 : range_shift(KEY_MAX - low);
+}
+
+/*
+ * Narrows [low, high] to the keys of a source that occur in it; at least one does. Two barriers,
+ * and the caller passes another before the next call. A plateau is found so at once, where
+ * histograms would take one round for every 11 bits.
+ */
+template <int THREADS, class Source>
+static __device__ __forceinline__ void find_range(const Source &source, uint32_t *low_p,
+                                                  uint32_t *high_p, struct rank_shared &shared)
+{
+    if (threadIdx.x == 0) {
+        shared.least = KEY_MAX;
+        shared.most = 0;
+    }
+    uint32_t least = KEY_MAX, most = 0;
+    source.each_in(*low_p, *high_p, [&](uint32_t offset) {
+        least = min(least, offset);
+        most = max(most, offset);
+    });
+    least = __reduce_min_sync(WARP_ALL, least);
+    most = __reduce_max_sync(WARP_ALL, most);
+    block_sync<THREADS>();
+    if (lane_index() == 0) {
+        atomicMin(&shared.least, least);
+        atomicMax(&shared.most, most);
+    }
+    block_sync<THREADS>();
+    *high_p = *low_p + shared.most;
+    *low_p += shared.least;
+}
+
+/*
+ * Counts keys of [low, high] in bins of 2^shift: see find_cut. A source may have overloads of these
+ * three that are faster for it.
+ */
+template <class Source>
+static __device__ __forceinline__ void count_keys(const Source &source, uint32_t low, uint32_t high,
+                                                  uint32_t shift, uint32_t *bins)
+{
+    source.each_in(low, high, [&](uint32_t offset) {
+        uint32_t bin = offset == 0 ? 0 : ((offset - 1) >> shift) + 1;
+        atomicAdd(&bins[min(bin, TOPK_BINS - 1u)], 1u);
+    });
+}
+
+/* Whether count_keys gives `low` the lowest bin alone. */
+template <class Source>
+static __device__ __forceinline__ constexpr bool lowest_key_alone(const Source &)
+{
+    return true;
+}
+
+/* Lists the keys of [low, high], of which there are at most RANK_LIST. */
+template <class Source>
+static __device__ __forceinline__ void list_keys(const Source &source, uint32_t low, uint32_t high,
+                                                 struct rank_shared &shared)
+{
+    source.each_in(low, high, [&](uint32_t offset) {
+        shared.list[atomicAdd(&shared.list_count, 1u)] = low + offset;
+    });
 }
 
 /*
@@ -230,9 +307,10 @@ static __device__ __forceinline__ uint32_t first_shift(uint32_t low)
  * `source.each_in(low, high, visit)` calls visit(key - low) for every key of the calling thread
  * within [low, high], the same ones each time. At least `need` keys are >= KEY_NAN. The search
  * starts in [low, high], in bins of 2^shift keys; keys above high must not exist. The lowest bin
- * takes `low` alone, so that a plateau there is found at once; the highest takes all that is above.
- * When fewer than `need` keys are >= low, the search goes on below, and *below_p counts that. LIST:
- * whether collecting a small group is cheaper than another histogram.
+ * may take `low` alone, so that a plateau there is found at once; the highest takes all that is
+ * above. When fewer than `need` keys are >= low, the search goes on below, and *below_p counts
+ * that. LIST: whether a pass over the source is cheap, so that a small group is collected, and a
+ * plateau looked for before another histogram.
  *
  * bins[] is zero at the call, and again after the caller's next barrier. Four barriers for a search
  * that ends in its first range.
@@ -244,10 +322,7 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
 {
     struct rank_cut cut;
     for (;;) {
-        source.each_in(low, high, [&](uint32_t offset) {
-            uint32_t bin = offset == 0 ? 0 : ((offset - 1) >> shift) + 1;
-            atomicAdd(&bins[min(bin, TOPK_BINS - 1u)], 1u);
-        });
+        count_keys(source, low, high, shift, bins);
         block_sync<THREADS>();
         const struct rank_bin found = find_rank<THREADS>(bins, shared, need);
         clear_bins<THREADS>(bins);
@@ -258,10 +333,11 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
             *below_p += 1;
         } else {
             need -= found.above;
-            if (found.bin == 0) {
+            if (lowest_key_alone(source) && found.bin == 0) {
                 high = low;
             } else {
-                low += ((found.bin - 1) << shift) + 1;
+                low +=
+                    lowest_key_alone(source) ? ((found.bin - 1) << shift) + 1 : found.bin << shift;
                 if (found.bin < TOPK_BINS - 1) {
                     high = low + min(high - low, (1u << shift) - 1u);
                 }
@@ -273,10 +349,7 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
                 break;
             }
             if (LIST && found.count <= RANK_LIST) {
-                const uint32_t base = low;
-                source.each_in(low, high, [&](uint32_t offset) {
-                    shared.list[atomicAdd(&shared.list_count, 1u)] = base + offset;
-                });
+                list_keys(source, low, high, shared);
                 block_sync<THREADS>();
                 if (threadIdx.x == 0) {
                     shared.list_count = 0;
@@ -285,8 +358,18 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
                 break;
             }
         }
+        if (LIST) {
+            find_range<THREADS>(source, &low, &high, shared);
+        } else {
+            block_sync<THREADS>();
+        }
+        if (low == high) { /* a plateau: as many of it as are still needed */
+            cut.key = low;
+            cut.take = need;
+            cut.all = false;
+            break;
+        }
         shift = range_shift(high - low);
-        block_sync<THREADS>();
     }
     return cut;
 }

@@ -6,89 +6,19 @@
  * one running count a warp keeps the result in position order.
  *
  *   load        scores into registers; what is no score becomes NaN, which no comparison admits
- *   propose     a coarse histogram of every SAMPLE_EVERY-th 32 scores, a rank with a margin
- *   find_cut    an exact search that starts at the proposed boundary: most scores fall below it and
- *               cost one comparison; should too few be above, it goes on below
- *   write       counts of each warp, one barrier, positions in order
+ *   propose     a coarse histogram of every SAMPLE_EVERY-th 32 scores, two ranks with a margin:
+ *               a boundary, and a width of bins that spreads what lies between over all of them
+ *   find_cut    an exact search that starts at the proposed boundary; should too few be above, it
+ *               goes on below
+ *   write       in no order through shared memory; or in order, after counts of each warp
  *
  * These kernels are bound by the instructions they issue, not by memory: count instructions a score
  * before adding any.
  */
-#include "boundary.cuh"
-#include "order.cuh"
+#include "row_write.cuh"
 
 namespace
 {
-
-struct row_shared {
-    alignas(16) uint32_t bins[TOPK_BINS];   /* exact search */
-    alignas(16) uint32_t coarse[TOPK_BINS]; /* proposal */
-    struct rank_shared rank;
-    uint32_t selected[32], equal[32]; /* counts of each warp */
-    struct route_counts counts;
-};
-
-/* The position of a lane's first score. */
-template <int SCORES>
-__device__ __forceinline__ int32_t first_position()
-{
-    return (int32_t)(warp_index() * (32 * SCORES) + lane_index());
-}
-
-/*
- * The value, but the compiler does not know that it is the same as elsewhere. Numbers made from it
- * for every score are then not kept from pass to pass: there are no registers for that.
- */
-__device__ __forceinline__ int32_t opaque(int32_t value)
-{
-    int32_t same;
-    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
-    return same;
-}
-
-/* Scores in registers as a source of keys (rank.cuh). */
-template <int SCORES>
-struct register_source {
-    const float (&scores)[SCORES];
-    int32_t length;
-
-    /* For `key`: score j exists when 32 * j is less. */
-    __device__ __forceinline__ int32_t existing() const
-    {
-        return opaque(length - first_position<SCORES>());
-    }
-
-    /* The key of a score, which may be NaN; 0 where there is none. */
-    __device__ __forceinline__ uint32_t key(int j, int32_t existing) const
-    {
-        return 32 * j < existing ? key_of(__int_as_float(opaque(__float_as_int(scores[j])))) : 0;
-    }
-
-    template <class Visit>
-    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
-    {
-        if (low > KEY_ZERO) { /* positive scores: keys are as far apart as the bits */
-            const uint32_t low_bits = key_floor_bits(low), span = high - low;
-            const float low_score = __uint_as_float(low_bits);
-#pragma unroll
-            for (int j = 0; j < SCORES; j++) {
-                uint32_t offset = __float_as_uint(scores[j]) - low_bits;
-                if (scores[j] >= low_score && offset <= span) {
-                    visit(offset);
-                }
-            }
-            return;
-        }
-        const int32_t exist = existing();
-#pragma unroll
-        for (int j = 0; j < SCORES; j++) {
-            uint32_t offset = key(j, exist) - low; /* wraps to a large one below low */
-            if (offset <= high - low) {
-                visit(offset);
-            }
-        }
-    }
-};
 
 /* Positions below `length` that a sample of every EVERY-th run of 32 contains. */
 template <int EVERY>
@@ -97,16 +27,37 @@ __device__ __forceinline__ uint32_t sample_size(uint32_t length)
     return 32 * (length / (32 * EVERY)) + min(length % (32 * EVERY), 32u);
 }
 
-/* Loads a row; what lies beyond its valid length becomes NaN. Early: see policy.h. */
-template <int SCORES, bool EARLY>
-__device__ __forceinline__ int32_t load_row(const struct select_params &params, int32_t row,
-                                            float (&scores)[SCORES], struct route_counts &counts)
+/*
+ * Asks for the row that this block reads next: it comes from memory to the L2 cache while the block
+ * computes. One thread.
+ */
+__device__ __forceinline__ void prefetch_row(const float *scores, int32_t length)
 {
-    const struct task task = task_read(params);
+#if __CUDA_ARCH__ >= 900
+    const int32_t skip = (int32_t)(-(reinterpret_cast<uintptr_t>(scores) / 4) & 3u);
+    if (length >= skip + 4) {
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+                         __cvta_generic_to_global(scores + skip)),
+                     "r"((length - skip) / 4 * 16)
+                     : "memory");
+    }
+#else
+    (void)scores;
+    (void)length;
+#endif
+}
+
+/*
+ * Loads a row of `given` scores; what lies beyond its valid length becomes NaN. Early: see
+ * policy.h. Returns the valid length.
+ */
+template <int SCORES, bool EARLY>
+__device__ __forceinline__ int32_t load_row(const struct task &task, int32_t row, int32_t given,
+                                            float (&scores)[SCORES])
+{
     const float nan = __uint_as_float(0xffffffffu);
     const int32_t first = first_position<SCORES>();
     const float *lane_scores = task_row(task, row) + first;
-    const int32_t given = task_length(task, row);
     int32_t length = EARLY ? task.width : clamp_length(task, given);
     int32_t exist = opaque(length - first);
     if (32 * (SCORES - 1) < exist) {
@@ -130,16 +81,19 @@ __device__ __forceinline__ int32_t load_row(const struct select_params &params, 
             }
         }
     }
-    if (threadIdx.x == 0 && length != given) {
-        counts.clamped++;
-    }
     return length;
 }
 
-/* The lowest key that a sample proposes to look at; KEY_NAN for all. Three barriers. */
+/* Where a search starts: at a key, in bins of 2^shift keys. */
+struct proposal {
+    uint32_t low, shift;
+};
+
+/* What a sample proposes; a low of KEY_NAN admits all. Three barriers. */
 template <int THREADS, int SCORES, int SAMPLE_EVERY>
-__device__ __forceinline__ uint32_t propose(const struct register_source<SCORES> &source,
-                                            uint32_t k, float margin, struct row_shared &shared)
+__device__ __forceinline__ struct proposal propose(const struct register_source<SCORES> &source,
+                                                   uint32_t k, float margin,
+                                                   struct row_shared &shared)
 {
     const int32_t exist = source.existing();
 #pragma unroll
@@ -150,171 +104,53 @@ __device__ __forceinline__ uint32_t propose(const struct register_source<SCORES>
         }
     }
     const uint32_t length = (uint32_t)source.length;
-    const uint32_t rank = sample_rank(sample_size<SAMPLE_EVERY>(length), length, k, margin);
+    const struct sample_ranks ranks =
+        sample_ranks_of(sample_size<SAMPLE_EVERY>(length), length, k, margin);
     block_sync<THREADS>();
-    struct rank_bin found = find_rank<THREADS>(shared.coarse, shared.rank, rank);
+    uint32_t high_bin;
+    const struct rank_bin found =
+        find_ranks<THREADS, true>(shared.coarse, shared.rank, ranks.low, ranks.high, &high_bin);
     clear_bins<THREADS>(shared.coarse);
-    return found.total < rank ? KEY_NAN : coarse_floor(found.bin);
+    struct proposal proposal;
+    proposal.low = found.total < ranks.low ? KEY_NAN : coarse_floor(found.bin);
+    proposal.shift =
+        ranks.high > 0 ? bracket_shift(proposal.low, high_bin) : first_shift(proposal.low);
+    return proposal;
 }
 
-/*
- * Bit j: scores[j] is selected. For cuts that a comparison of scores cannot express: not all of
- * those equal to the cut, or NaN among the selected. One barrier.
- */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ uint32_t mark_keys(const struct register_source<SCORES> &source,
-                                              const struct rank_cut &cut, uint32_t *counts)
-{
-    uint32_t equal = 0;
-    int32_t exist = source.existing();
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        equal += source.key(j, exist) == cut.key ? 1u : 0u;
-    }
-    equal = __reduce_add_sync(WARP_ALL, equal);
-    if (lane_index() == 0) {
-        counts[warp_index()] = equal;
-    }
-    block_sync<THREADS>();
-    const uint32_t take = cut.all ? 0xffffffffu : cut.take;
-    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
-    uint32_t rank = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
-    uint32_t marks = 0;
-    exist = source.existing();
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        const uint32_t key = source.key(j, exist);
-        uint32_t lanes = __ballot_sync(WARP_ALL, key == cut.key);
-        bool taken = key == cut.key && rank + (uint32_t)__popc(lanes & lanes_below()) < take;
-        marks |= (key > cut.key || taken ? 1u : 0u) << j;
-        rank += (uint32_t)__popc(lanes);
-    }
-    return marks;
-}
-
-/* The slot of a warp's first marked score. One barrier. */
-template <int THREADS>
-__device__ __forceinline__ uint32_t first_slot(uint32_t marks, uint32_t *counts)
-{
-    uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
-    if (lane_index() == 0) {
-        counts[warp_index()] = own;
-    }
-    block_sync<THREADS>();
-    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
-    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
-}
-
-/*
- * Writes the marked positions, nothing but positions: the common case. The store is predicated by
- * hand; a branch around it would cost as much as all the rest.
- */
-template <int SCORES>
-__device__ __forceinline__ void write_plain(uint32_t marks, uint32_t slot, int32_t *indices)
-{
-    const uint32_t below = lanes_below(), position = (uint32_t)first_position<SCORES>();
-    if (!__any_sync(WARP_ALL, marks != 0)) {
-        return;
-    }
-    asm volatile("mov.b64 %0, %0;" : "+l"(indices)); /* one base for all stores, kept as it is */
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        const uint32_t marked = marks & 1u << j;
-        const uint32_t lanes = __ballot_sync(WARP_ALL, marked != 0);
-        const uint32_t own_slot = slot + (uint32_t)__popc(lanes & below);
-        asm volatile("{\n"
-                     ".reg .pred marked;\n"
-                     "setp.ne.u32 marked, %0, 0;\n"
-                     "@marked st.global.cg.u32 [%1], %2;\n"
-                     "}\n" ::"r"(marked),
-                     "l"(indices + own_slot), "r"(position + 32 * j)
-                     : "memory");
-        slot += (uint32_t)__popc(lanes);
-    }
-}
-
-/* Calls put(position, slot) for every marked score; in position order. */
-template <int SCORES, class Put>
-__device__ __forceinline__ void write_marked(uint32_t marks, uint32_t slot, const Put &put)
-{
-    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
-#pragma unroll 1
-    for (int j = 0; j < SCORES; j++) {
-        const bool marked = (marks >> j & 1u) != 0;
-        const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
-        if (marked) {
-            put(position + 32 * j, slot + (uint32_t)__popc(lanes & lanes_below()));
-        }
-        slot += (uint32_t)__popc(lanes);
-    }
-}
-
-/* The result of a row whose cut is known. */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_row(const struct select_params &params, int32_t row,
-                                          const struct register_source<SCORES> &source,
-                                          const struct rank_cut &cut, uint64_t *entries,
-                                          struct row_shared &shared)
-{
-    const struct sink sink = sink_of_row(params, row);
-    uint32_t marks = 0;
-    if (cut.all && cut.key >= KEY_MINUS_INF) {
-        const float low = __uint_as_float(key_floor_bits(cut.key));
-#pragma unroll
-        for (int j = 0; j < SCORES; j++) {
-            marks |= source.scores[j] >= low ? 1u << j : 0u;
-        }
-    } else {
-        marks = mark_keys<THREADS, SCORES>(source, cut, shared.equal);
-    }
-    const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
-    if (sink.plain && entries == nullptr) {
-        write_plain<SCORES>(marks, slot, sink.indices);
-        return;
-    }
-    write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
-        if (entries != nullptr) {
-            entries[own_slot] = sort_entry(key_of(sink.scores[position]), position);
-        } else {
-            sink_put(sink, own_slot, position);
-        }
-    });
-    if (entries != nullptr) {
-        block_sync<THREADS>();
-        const uint32_t k = (uint32_t)task_k(params);
-        sort_descending<THREADS>(entries, k);
-        sink_put_sorted<THREADS>(sink, entries, k);
-        block_sync<THREADS>();
-    }
-}
-
-/*
- * Arguments are read again where they are needed (from the L1 cache): kept in registers they would
- * crowd out scores.
- */
+/* Selects from one row of `given` scores; `next` is that of the block's next row, 0 if none. */
 template <int THREADS, int SCORES, bool EARLY>
 __device__ __forceinline__ void select_row(const struct select_params &params, int32_t row,
-                                           uint64_t *entries, struct row_shared &shared)
+                                           int32_t given, int32_t next, uint64_t *entries,
+                                           struct row_shared &shared)
 {
     constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
     float scores[SCORES];
-    const int32_t length = load_row<SCORES, EARLY>(params, row, scores, shared.counts);
-    const int32_t k = task_k(params);
+    const int32_t length = load_row<SCORES, EARLY>(shared.task, row, given, scores);
+    const int32_t k = shared.task.k;
+    if (threadIdx.x == THREADS - 1 && next > k && params.prefetch > 0) {
+        prefetch_row(task_row(shared.task, row + (int32_t)gridDim.x),
+                     clamp_length(shared.task, next));
+    }
+    if (threadIdx.x == 0) {
+        shared.staged = 0;
+        shared.counts.clamped += length != given ? 1u : 0u;
+        shared.counts.copied += length <= k ? 1u : 0u;
+    }
     if (length <= k) {
-        select_whole<THREADS>(sink_of_row(params, row), length, k, params.by_value != 0, entries);
-        if (threadIdx.x == 0) {
-            shared.counts.copied++;
-        }
+        const struct sink sink = sink_of_row(shared.task, params.args, row);
+        select_whole<THREADS>(sink, length, k, params.by_value != 0, entries);
         return;
     }
     const struct register_source<SCORES> source = {
         scores, length
     };
-    const uint32_t low =
+    const struct proposal proposal =
         propose<THREADS, SCORES, SAMPLE_EVERY>(source, (uint32_t)k, params.margin, shared);
     uint32_t below = 0;
-    const struct rank_cut cut = find_cut<THREADS, true>(
-        source, low, KEY_MAX, first_shift(low), (uint32_t)k, shared.bins, shared.rank, &below);
+    const struct rank_cut cut =
+        find_cut<THREADS, true>(source, proposal.low, KEY_MAX, proposal.shift, (uint32_t)k,
+                                shared.bins, shared.rank, &below);
     if (threadIdx.x == 0) {
         shared.counts.scores_read += (uint32_t)length;
         shared.counts.direct += below == 0 ? 1u : 0u;
@@ -337,19 +173,26 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     launch_release();
     clear_bins<THREADS>(shared.bins);
     clear_bins<THREADS>(shared.coarse);
+    launch_wait();
     if (threadIdx.x == 0) {
         shared.rank.list_count = 0;
         shared.counts = {};
+        shared.task = task_read(params);
     }
     block_sync<THREADS>();
-    launch_wait();
     uint64_t *entries = params.by_value ? sort_entries : nullptr;
-    const int32_t num_rows = task_read(params).num_rows;
-    for (int32_t row = (int32_t)blockIdx.x; row < num_rows; row += (int32_t)gridDim.x) {
-        select_row<THREADS, SCORES, EARLY>(params, row, entries, shared);
+    const struct task &task = shared.task;
+    int32_t row = (int32_t)blockIdx.x;
+    int32_t given = row < task.num_rows ? task_length(task, row) : 0;
+    while (row < task.num_rows) {
+        const int32_t next_row = row + (int32_t)gridDim.x;
+        const int32_t next = next_row < task.num_rows ? task_length(task, next_row) : 0;
+        select_row<THREADS, SCORES, EARLY>(params, row, given, next, entries, shared);
+        row = next_row;
+        given = next;
     }
     if (threadIdx.x == 0) {
-        shared.counts.clamped += blockIdx.x == 0 ? task_read(params).clamped : 0;
+        shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;
         routes_add(params.args->routes, shared.counts);
     }
 }

@@ -22,6 +22,8 @@ struct select_params {
     float margin;                       /* standard deviations the sampled boundary is set low */
     int32_t stages;                     /* stream families: stages of the ring */
     int32_t part_scores;                /* stream families: least scores of a part of a row */
+    int32_t snap;                       /* stream families: units a cut is moved to a row's end */
+    int32_t prefetch;                   /* 1: what is read next is asked for ahead of time */
 };
 
 /* How a kernel is launched; filled from a plan. */

@@ -6,8 +6,9 @@
  * then lie in several blocks; whichever finishes its part last completes the row. Nobody waits, so
  * blocks may run in any order, one at a time if need be.
  *
- * With at most half as many rows as blocks each row gets its own group of blocks instead, so that
- * a block meets one row only.
+ * With at most as many rows as blocks each row gets its own group of blocks instead, perhaps of
+ * one, so that a block meets one row only: half of the multiprocessors can use all of the memory's
+ * speed, and a row in one block needs no gathering.
  *
  * Within a row, virtual positions count from the 64-byte boundary at or before its first score:
  * virtual position v is position v - skew, and 16-byte groups start at multiples of 4.
@@ -25,6 +26,7 @@ struct share {
     int64_t row_unit;       /* units before `row` */
     int32_t row;            /* the first row of the share */
     int32_t group_blocks;   /* blocks a row when each row has its own, else 0 */
+    int32_t snap;           /* units: see snap_cut */
 };
 
 /* A part of one row. */
@@ -63,15 +65,76 @@ static __device__ __forceinline__ int64_t warp_prefix_wide(int64_t value)
 }
 
 /*
+ * Where a cut through a row of units [first, end) is really made: at the row's nearer end if that
+ * is at most `snap` units away, since a row in two blocks costs more than a little inequality.
+ */
+static __device__ __forceinline__ int64_t snap_cut(int64_t cut, int64_t first, int64_t end,
+                                                   int64_t snap)
+{
+    const int64_t before = cut - first, after = end - cut;
+    if (min(before, after) > snap) {
+        return cut;
+    }
+    return before <= after ? first : end;
+}
+
+/* The block whose piece begins last at or before `unit`, but for snapping. */
+static __device__ __forceinline__ uint32_t block_of_unit(const struct share &share, int64_t unit)
+{
+    return (uint32_t)(((unit + 1) * (int64_t)gridDim.x - 1) / share.units);
+}
+
+/* The blocks that share a row of units [first, end): the first of them, and how many there are. */
+static __device__ __forceinline__ void blocks_of_row(const struct share &share, int64_t first,
+                                                     int64_t end, struct segment &segment)
+{
+    /* Cuts up to `begin` are made at the row's start, those beyond `last` at its end. */
+    const int64_t begin = first + min((int64_t)share.snap, (end - first) / 2);
+    const int64_t last = max(begin, end - share.snap - 1);
+    segment.first_block = block_of_unit(share, begin);
+    segment.num_parts = block_of_unit(share, last) - segment.first_block + 1;
+}
+
+/* The place of a cut, and the first row from there on. */
+struct share_cut {
+    int64_t unit, row_unit;
+    int32_t row;
+};
+
+/*
+ * The cut at `unit`, which lies in one of the rows [row, ...) that start at `row_unit`; one thread
+ * of those that share_init has.
+ */
+static __device__ __forceinline__ struct share_cut
+find_share_cut(const struct task &task, int64_t unit, int32_t row, int64_t row_unit, int32_t snap)
+{
+    int64_t end;
+    for (;; row++) {
+        const int32_t length = clamp_length(task, task_length(task, row));
+        end = row_unit + row_units(task, length, row_skew(task, row));
+        if (unit < end) {
+            break;
+        }
+        row_unit = end;
+    }
+    struct share_cut cut = {snap_cut(unit, row_unit, end, snap), row_unit, row};
+    if (cut.unit == end) {
+        cut.row_unit = end;
+        cut.row++;
+    }
+    return cut;
+}
+
+/*
  * Fills the share of this block. THREADS threads call with barrier 1; totals has room for 32. The
  * block passes another barrier before it reads the share.
  */
 template <int THREADS>
-static __device__ __forceinline__ void share_init(const struct task &task, struct share &share,
-                                                  int64_t *totals)
+static __device__ __forceinline__ void share_init(const struct task &task, int32_t snap,
+                                                  struct share &share, int64_t *totals)
 {
     const int32_t blocks = (int32_t)gridDim.x;
-    if (task.num_rows <= blocks / 2) {
+    if (task.num_rows <= blocks) {
         if (threadIdx.x == 0) {
             share.group_blocks = task.num_rows > 0 ? blocks / task.num_rows : blocks;
             share.row = (int32_t)blockIdx.x / share.group_blocks;
@@ -84,6 +147,7 @@ static __device__ __forceinline__ void share_init(const struct task &task, struc
     const int64_t first = (int64_t)threadIdx.x * each;
     const int64_t end = min(first + each, (int64_t)task.num_rows);
     int64_t own = 0;
+#pragma unroll 4
     for (int64_t row = first; row < end; row++) {
         int32_t length = clamp_length(task, task_length(task, (int32_t)row));
         own += row_units(task, length, row_skew(task, (int32_t)row));
@@ -97,27 +161,23 @@ static __device__ __forceinline__ void share_init(const struct task &task, struc
     int64_t units = __shfl_sync(WARP_ALL, sums, 31);
     int64_t before = __shfl_sync(WARP_ALL, sums, (int)max(warp_index(), 1u) - 1);
     prefix += (warp_index() > 0 ? before : 0) - own;
-    int64_t unit = units * blockIdx.x / blocks, unit_end = units * (blockIdx.x + 1) / blocks;
-    if (threadIdx.x == 0 && unit == unit_end) {
+    const int64_t unit = units * blockIdx.x / blocks, unit_end = units * (blockIdx.x + 1) / blocks;
+    if (threadIdx.x == 0) {
         share.group_blocks = 0;
-        share.unit = share.unit_end = 0;
-    }
-    if (unit < unit_end && prefix <= unit && unit < prefix + own) {
-        int64_t row = first;
-        for (;; row++) {
-            int32_t length = clamp_length(task, task_length(task, (int32_t)row));
-            uint32_t here = row_units(task, length, row_skew(task, (int32_t)row));
-            if (unit < prefix + here) {
-                break;
-            }
-            prefix += here;
-        }
-        share.group_blocks = 0;
-        share.unit = unit;
-        share.unit_end = unit_end;
         share.units = units;
-        share.row_unit = prefix;
-        share.row = (int32_t)row;
+        share.snap = snap;
+    }
+    if (prefix <= unit && unit < prefix + own) {
+        const struct share_cut cut = find_share_cut(task, unit, (int32_t)first, prefix, snap);
+        share.unit = cut.unit;
+        share.row_unit = cut.row_unit;
+        share.row = cut.row;
+    }
+    if (unit_end == units && threadIdx.x == 0) {
+        share.unit_end = units;
+    }
+    if (prefix <= unit_end && unit_end < prefix + own) {
+        share.unit_end = find_share_cut(task, unit_end, (int32_t)first, prefix, snap).unit;
     }
 }
 
@@ -131,12 +191,6 @@ static __device__ __forceinline__ struct walk walk_begin(const struct share &sha
 {
     struct walk walk = {share.unit, share.row_unit, share.row};
     return walk;
-}
-
-/* The block whose piece holds `unit`. */
-static __device__ __forceinline__ uint32_t block_of_unit(const struct share &share, int64_t unit)
-{
-    return (uint32_t)(((unit + 1) * (int64_t)gridDim.x - 1) / share.units);
 }
 
 /* The next part; false at the end. One thread of each side calls. */
@@ -174,9 +228,7 @@ static __device__ __forceinline__ bool walk_next(const struct task &task, const 
         first = (uint32_t)(walk.unit - walk.row_unit);
         end = (uint32_t)min((int64_t)units, share.unit_end - walk.row_unit);
         if (first > 0 || end < units) {
-            segment.first_block = block_of_unit(share, walk.row_unit);
-            segment.num_parts =
-                block_of_unit(share, walk.row_unit + units - 1) - segment.first_block + 1;
+            blocks_of_row(share, walk.row_unit, walk.row_unit + units, segment);
         }
         walk.unit = walk.row_unit + end;
         if (end == units) {

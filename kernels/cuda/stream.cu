@@ -39,7 +39,7 @@ __device__ __forceinline__ void count_route(struct route_counts &counts, enum ro
 }
 
 #if __CUDA_ARCH__ >= 900
-/* One thread: keeps the ring full, part after part. */
+/* One warp: keeps the ring full, part after part. Its first lane does, all ask for samples. */
 template <int CANDIDATES>
 __device__ __forceinline__ void produce(const struct select_params &params)
 {
@@ -47,14 +47,20 @@ __device__ __forceinline__ void produce(const struct select_params &params)
     struct walk walk = walk_begin(shared.share);
     struct ring_place place = {0, 0};
     struct segment segment;
+    bool ahead = false;
     while (walk_next(shared.task, shared.share, params.part_scores, walk, segment)) {
         if (segment.length <= shared.task.k) {
             continue;
         }
         const float *row = task_row(shared.task, segment.row) - segment.skew;
         const uint32_t begin = (segment.begin + 3) / 4 * 4, end = segment.end / 4 * 4;
+        if (ahead && params.prefetch > 0 && segment.length > CANDIDATES) {
+            /* The ring is a few stages ahead of the scan, which is time enough. */
+            sample_prefetch(sample_units_of(row, segment.skew, (uint32_t)segment.length, params));
+        }
+        ahead = true;
         uint32_t step = segment.begin / TOPK_UNIT_SCORES * TOPK_UNIT_SCORES;
-        for (; step < segment.end; step += STAGE) {
+        for (; lane_index() == 0 && step < segment.end; step += STAGE) {
             ring_wait(&shared.ring.empty[place.stage], place.phase ^ 1);
             uint32_t from = max(step, begin), to = min(step + STAGE, end);
             uint32_t count = to > from ? to - from : 0; /* only whole 16-byte groups */
@@ -62,9 +68,21 @@ __device__ __forceinline__ void produce(const struct select_params &params)
                       count * (uint32_t)sizeof(float), &shared.ring.full[place.stage]);
             ring_advance(place, (uint32_t)params.stages);
         }
+        __syncwarp(); /* no lane runs ahead of the ring */
     }
 }
 #endif
+
+/* Thread 0 finds the part after the one at hand, while others scan: that reads memory. */
+template <int CANDIDATES>
+__device__ __forceinline__ void look_ahead(const struct select_params &params)
+{
+    auto &shared = state<CANDIDATES>();
+    if (threadIdx.x == 0) {
+        shared.next_exists =
+            walk_next(shared.task, shared.share, params.part_scores, shared.walk, shared.next);
+    }
+}
 
 /* The part at hand, of a row longer than K. */
 template <int THREADS, int CANDIDATES>
@@ -72,18 +90,19 @@ __device__ __forceinline__ void consume_part(const struct select_params &params,
                                              struct warp_place &place)
 {
     auto &shared = state<CANDIDATES>();
-    uint32_t boundary = KEY_NAN, sampled = 0;
+    struct boundary boundary = {KEY_NAN, 0, first_shift(KEY_NAN)};
     if (shared.segment.length > CANDIDATES) { /* else the whole row fits: no boundary is needed */
-        boundary = propose_boundary<THREADS, CANDIDATES>(params, params.margin, &sampled);
+        boundary = propose_boundary<THREADS, CANDIDATES>(params, params.margin);
     }
     if (threadIdx.x == 0) {
         shared.boundary = boundary;
-        shared.sampled = sampled;
     }
     frontier_begin(boundary, (uint32_t)shared.task.k, (uint32_t)shared.segment.length,
                    shared.frontier);
     block_sync<THREADS>();
-    const uint32_t count = scan_ring<THREADS, CANDIDATES>(boundary, (uint32_t)params.stages, place);
+    look_ahead<CANDIDATES>(params);
+    const uint32_t count =
+        scan_ring<THREADS, CANDIDATES>(boundary.key, (uint32_t)params.stages, place);
     enum route route = ROUTE_NONE;
     if (shared.segment.num_parts > 1) {
         const struct workspace workspace = workspace_at(params.workspace, gridDim.x);
@@ -92,12 +111,13 @@ __device__ __forceinline__ void consume_part(const struct select_params &params,
         }
     } else if (count >= (uint32_t)shared.task.k) {
         write_frontier<THREADS, CANDIDATES>(params, count);
-        route = shared.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
+        route = shared.boundary.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
     } else {
         route = recover<THREADS, CANDIDATES>(params);
     }
     if (threadIdx.x == 0) {
-        shared.counts.scores_read += shared.sampled + (shared.segment.end - shared.segment.begin);
+        shared.counts.scores_read +=
+            shared.boundary.sampled + (shared.segment.end - shared.segment.begin);
         count_route(shared.counts, route, shared.overflowed || shared.frontier.was_cut != 0);
     }
 }
@@ -108,12 +128,13 @@ __device__ __forceinline__ void consume(const struct select_params &params)
     auto &shared = state<CANDIDATES>();
     const uint32_t group = warp_index() / STAGE_WARPS;
     struct warp_place place = {group, group, 0};
+    look_ahead<CANDIDATES>(params);
     for (;;) {
         if (threadIdx.x == 0) {
             shared.written = 0;
             shared.overflowed = false;
-            shared.more = walk_next(shared.task, shared.share, params.part_scores, shared.walk,
-                                    shared.segment);
+            shared.more = shared.next_exists;
+            shared.segment = shared.next;
             bool first_seen = shared.more && shared.segment.starts;
             shared.counts.clamped += first_seen && shared.segment.clamped ? 1u : 0u;
             shared.counts.copied += first_seen && shared.segment.length <= shared.task.k ? 1u : 0u;
@@ -125,6 +146,7 @@ __device__ __forceinline__ void consume(const struct select_params &params)
         if (shared.segment.length > shared.task.k) {
             consume_part<THREADS, CANDIDATES>(params, place);
         } else {
+            look_ahead<CANDIDATES>(params);
             select_whole<THREADS>(sink_at_hand(params, shared), shared.segment.length,
                                   shared.task.k, params.by_value != 0,
                                   sort_buffer(shared.frontier));
@@ -164,7 +186,7 @@ __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
     launch_wait();
     if (threadIdx.x < THREADS) {
         const struct task task = task_read(params);
-        share_init<THREADS>(task, shared.share,
+        share_init<THREADS>(task, params.snap, shared.share,
                             reinterpret_cast<int64_t *>(shared.frontier.scores));
         if (threadIdx.x == 0) {
             shared.task = task;
@@ -176,7 +198,7 @@ __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
     }
     if (threadIdx.x < THREADS) {
         consume<THREADS, CANDIDATES>(params);
-    } else if (threadIdx.x == THREADS) {
+    } else {
         produce<CANDIDATES>(params);
     }
 #else

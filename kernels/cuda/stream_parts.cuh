@@ -15,7 +15,7 @@ template <int THREADS, int CANDIDATES>
 __device__ __forceinline__ struct emit_totals copy_part(uint2 *entries, uint32_t count)
 {
     auto &shared = state<CANDIDATES>();
-    const uint32_t boundary = shared.boundary;
+    const uint32_t boundary = shared.boundary.key;
     return for_each_ranked<THREADS, 4>(
         count,
         [&](int64_t i, uint32_t *key, uint32_t *position) {
@@ -197,6 +197,10 @@ __device__ __noinline__ enum route complete_row(const struct select_params &para
             block_sync<THREADS>();
             cut_candidates<THREADS, CANDIDATES>(count);
             count = k;
+            if (threadIdx.x == 0) { /* what is gathered from here on may be below the cut */
+                shared.frontier.lowest = shared.boundary.key;
+                shared.frontier.shift = shared.boundary.shift;
+            }
         }
         uint32_t end = min(bounds.num_above, first + CANDIDATES - count);
         gather<THREADS>(workspace, bounds, false, first, end, count, shared);
@@ -221,7 +225,7 @@ __device__ __noinline__ enum route complete_row(const struct select_params &para
         return recover<THREADS, CANDIDATES>(params);
     }
     write_frontier<THREADS, CANDIDATES>(params, count);
-    return shared.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
+    return shared.boundary.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
 }
 
 } // namespace

@@ -38,14 +38,14 @@ struct stream_shared {
     struct task task;
     struct share share;
     struct walk walk;       /* the consumers' */
-    struct segment segment; /* the part at hand */
+    struct segment segment; /* the part at hand ... */
+    struct segment next;    /* ... and the one after it, if next_exists */
     struct route_counts counts;
     struct ring_barriers ring;
-    uint32_t boundary; /* the proposal for the row at hand: the same in every part */
-    uint32_t sampled;  /* scores sampled for it */
+    struct boundary boundary; /* the proposal for the row at hand: the same in every part */
     uint32_t arrived;
     uint32_t written; /* entries of a result in no order */
-    bool more;
+    bool more, next_exists;
     bool overflowed; /* another block's candidates of the row did */
 };
 
@@ -252,7 +252,8 @@ __device__ __noinline__ uint32_t scan_again(uint32_t low)
     auto &shared = state<CANDIDATES>();
     const uint32_t length = (uint32_t)shared.segment.length;
     const float *row = row_at_hand(shared) + shared.segment.skew;
-    frontier_begin(low, (uint32_t)shared.task.k, length, shared.frontier);
+    const struct boundary boundary = {low, 0, first_shift(low)};
+    frontier_begin(boundary, (uint32_t)shared.task.k, length, shared.frontier);
     block_sync<THREADS>();
     struct admission admission = admission_of(low);
     for (uint32_t step = 0; step < length; step += CHUNK * (THREADS / 32)) {
@@ -286,16 +287,16 @@ __device__ __noinline__ uint32_t scan_again(uint32_t low)
     return shared.frontier.count;
 }
 
-/* Proposes a boundary for the row at hand; *sampled_p receives the scores sampled. */
+/* Proposes a boundary for the row at hand. */
 template <int THREADS, int CANDIDATES>
-__device__ __noinline__ uint32_t propose_boundary(const struct select_params &params, float margin,
-                                                  uint32_t *sampled_p)
+__device__ __noinline__ struct boundary propose_boundary(const struct select_params &params,
+                                                         float margin)
 {
     auto &shared = state<CANDIDATES>();
     return sample_boundary<THREADS>(row_at_hand(shared), shared.segment.skew,
                                     (uint32_t)shared.segment.length, (uint32_t)shared.task.k,
                                     margin, params, shared.frontier.bins, shared.frontier.coarse,
-                                    shared.frontier.rank, sampled_p);
+                                    shared.frontier.rank);
 }
 
 } // namespace

@@ -33,8 +33,7 @@ template <int CANDIDATES>
 __device__ __forceinline__ struct sink sink_at_hand(const struct select_params &params,
                                                     const struct stream_shared<CANDIDATES> &shared)
 {
-    const int32_t row = shared.segment.row;
-    return sink_open(params.args, task_row(shared.task, row), row);
+    return sink_of_row(shared.task, params.args, shared.segment.row);
 }
 
 /* Writes the selected of `count` candidates by value, descending. All threads call. */
@@ -66,40 +65,49 @@ __device__ __noinline__ void write_by_value(const struct select_params &params,
     clear_histograms<THREADS>(shared.frontier);
 }
 
+/* Bit i: candidate threadIdx.x + i * THREADS, one of `count`, is selected. */
+template <int THREADS, int CANDIDATES>
+__device__ __forceinline__ uint32_t selected_marks(const struct selection &selection,
+                                                   uint32_t count)
+{
+    static_assert(CANDIDATES / THREADS <= 32, "one bit a candidate of a thread");
+    auto &shared = state<CANDIDATES>();
+    const bool by_score = selection.position == 0xffffffffu && selection.key >= KEY_MINUS_INF;
+    const float low = __uint_as_float(key_floor_bits(selection.key));
+    uint32_t marks = 0, bit = 1;
+#pragma unroll 4
+    for (uint32_t at = threadIdx.x; at < count; at += THREADS, bit += bit) {
+        const float score = shared.frontier.scores[at];
+        const bool is_one =
+            by_score ? score >= low
+                     : is_selected(selection, key_of(score), shared.frontier.positions[at]);
+        marks |= is_one ? bit : 0u;
+    }
+    return marks;
+}
+
 /* Writes the selected of `count` candidates in any order. All threads call. */
 template <int THREADS, int CANDIDATES>
 __device__ __forceinline__ void write_unordered(const struct select_params &params,
                                                 struct selection selection, uint32_t count)
 {
     auto &shared = state<CANDIDATES>();
-    constexpr int EACH = CANDIDATES / THREADS;
-    static_assert(EACH <= 32, "one bit a candidate of a thread");
-    const struct sink sink = sink_at_hand(params, shared);
-    uint32_t chosen = 0;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = threadIdx.x + i * THREADS;
-        if (at < count && is_selected(selection, key_of(shared.frontier.scores[at]),
-                                      shared.frontier.positions[at])) {
-            chosen |= 1u << i;
-        }
-    }
-    const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(chosen));
+    uint32_t *stage = reinterpret_cast<uint32_t *>(shared.frontier.scores);
+    uint32_t marks = selected_marks<THREADS, CANDIDATES>(selection, count);
+    const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
-    if (lane_index() == 0) {
-        slot = atomicAdd(&shared.written, own);
+    if (lane_index() == 31) {
+        slot = atomicAdd(&shared.written, prefix);
     }
-    slot = __shfl_sync(WARP_ALL, slot, 0);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const bool selected = (chosen >> i & 1u) != 0;
-        const uint32_t lanes = __ballot_sync(WARP_ALL, selected);
-        if (selected) {
-            sink_put(sink, slot + (uint32_t)__popc(lanes & lanes_below()),
-                     shared.frontier.positions[threadIdx.x + i * THREADS]);
-        }
-        slot += (uint32_t)__popc(lanes);
+    slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
+    block_sync<THREADS>(); /* all scores are read: positions take their place */
+    while (marks != 0) {
+        const uint32_t i = 31u - (uint32_t)__clz((int)marks);
+        marks ^= 1u << i;
+        stage[slot++] = shared.frontier.positions[threadIdx.x + i * THREADS];
     }
+    block_sync<THREADS>();
+    sink_put_staged<THREADS>(sink_at_hand(params, shared), stage, (uint32_t)shared.task.k);
 }
 
 /* Turns the counts in bins[] into exclusive sums, and copies them to `copy`. Two barriers. */
@@ -143,32 +151,29 @@ __device__ __forceinline__ void write_by_position(const struct select_params &pa
     uint32_t *ordered = shared.frontier.positions;
     const uint32_t k = (uint32_t)shared.task.k;
     const uint32_t shift = range_shift((uint32_t)shared.segment.length);
-    uint32_t position[EACH], chosen = 0;
-    block_sync<THREADS>(); /* the histograms are clear */
+    const uint32_t marks = selected_marks<THREADS, CANDIDATES>(selection, count);
+    uint32_t position[EACH];
+    block_sync<THREADS>(); /* the histograms are clear, all scores are read */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const uint32_t at = threadIdx.x + i * THREADS;
         position[i] = 0;
-        if (at < count) {
-            position[i] = shared.frontier.positions[at];
-            if (is_selected(selection, key_of(shared.frontier.scores[at]), position[i])) {
-                chosen |= 1u << i;
-                atomicAdd(&starts[position[i] >> shift], 1u);
-            }
+        if (i * THREADS < count && (marks >> i & 1u) != 0) {
+            position[i] = shared.frontier.positions[threadIdx.x + i * THREADS];
+            atomicAdd(&starts[position[i] >> shift], 1u);
         }
     }
     block_sync<THREADS>();
     sum_bins<THREADS>(starts, next, shared.frontier.emit.counts[0]);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        if (chosen >> i & 1u) {
+        if (i * THREADS < count && (marks >> i & 1u) != 0) {
             dealt[atomicAdd(&next[position[i] >> shift], 1u)] = position[i];
         }
     }
     block_sync<THREADS>();
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        if (chosen >> i & 1u) {
+        if (i * THREADS < count && (marks >> i & 1u) != 0) {
             const uint32_t bucket = position[i] >> shift;
             uint32_t slot = starts[bucket];
             for (uint32_t other = slot; other < next[bucket]; other++) { /* next: now the end */
@@ -179,10 +184,7 @@ __device__ __forceinline__ void write_by_position(const struct select_params &pa
     }
     block_sync<THREADS>();
     clear_histograms<THREADS>(shared.frontier);
-    const struct sink sink = sink_at_hand(params, shared);
-    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
-        sink_put(sink, i, ordered[i]);
-    }
+    sink_put_staged<THREADS>(sink_at_hand(params, shared), ordered, k);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. */
@@ -206,17 +208,19 @@ __device__ __noinline__ enum route recover(const struct select_params &params)
 {
     auto &shared = state<CANDIDATES>();
     const uint32_t k = (uint32_t)shared.task.k;
-    uint32_t sampled = 0, reads = 1;
-    uint32_t low = propose_boundary<THREADS, CANDIDATES>(params, 3.0f * params.margin, &sampled);
+    uint32_t reads = 1;
+    const struct boundary lower =
+        propose_boundary<THREADS, CANDIDATES>(params, 3.0f * params.margin);
     block_sync<THREADS>();
-    uint32_t count = scan_again<THREADS, CANDIDATES>(low);
+    uint32_t count = scan_again<THREADS, CANDIDATES>(lower.key);
     if (count < k) {
         count = scan_again<THREADS, CANDIDATES>(KEY_NAN);
         reads = 2;
     }
     write_frontier<THREADS, CANDIDATES>(params, count);
     if (threadIdx.x == 0) {
-        shared.counts.scores_read += sampled + reads * (uint64_t)(uint32_t)shared.segment.length;
+        shared.counts.scores_read +=
+            lower.sampled + reads * (uint64_t)(uint32_t)shared.segment.length;
     }
     return reads == 1 ? ROUTE_BAND : ROUTE_RECOVERY;
 }

@@ -33,8 +33,11 @@ struct task {
     const float *scores;
     int64_t row_stride;
     const int32_t *lengths;
+    int32_t *indices;
+    int64_t index_stride;
     int32_t num_rows, width, k, length_all;
     uint32_t clamped; /* of num_rows, width and k, beyond the plan */
+    bool plain;       /* positions as they are, no values */
 };
 
 static __device__ __forceinline__ int32_t clamp_counted(int32_t value, int32_t limit,
@@ -54,6 +57,10 @@ static __device__ __forceinline__ struct task task_read(const struct select_para
     task.row_stride = args->row_stride;
     task.lengths = args->lengths;
     task.length_all = args->length_all;
+    task.indices = args->indices;
+    task.index_stride = args->index_stride;
+    task.plain =
+        args->values == nullptr && args->page_table == nullptr && args->row_offsets == nullptr;
     task.clamped = 0;
     task.num_rows = clamp_counted(args->num_rows, params.rows_max, &task.clamped);
     task.width = clamp_counted(args->width, params.width_max, &task.clamped);
@@ -105,15 +112,18 @@ static __device__ __forceinline__ struct sink sink_open(const struct topk_args *
     return sink;
 }
 
-static __device__ __forceinline__ int32_t task_k(const struct select_params &params)
+/* As sink_open, but a plain result needs no look at the arguments again. */
+static __device__ __forceinline__ struct sink sink_of_row(const struct task &task,
+                                                          const struct topk_args *args, int32_t row)
 {
-    return min(params.k_max, max(params.args->k, 0));
-}
-
-static __device__ __forceinline__ struct sink sink_of_row(const struct select_params &params,
-                                                          int32_t row)
-{
-    return sink_open(params.args, params.args->scores + row * params.args->row_stride, row);
+    if (!task.plain) {
+        return sink_open(args, task_row(task, row), row);
+    }
+    struct sink sink = {};
+    sink.scores = task_row(task, row);
+    sink.indices = task.indices + row * task.index_stride;
+    sink.plain = true;
+    return sink;
 }
 
 /* Writes position `position` of the row as entry `slot` of its result. */

@@ -200,7 +200,7 @@ struct topk_plan {
     int32_t tile_scores;     /* scores a tile, 0 where the family has no tiles */
     int64_t shared_bytes;    /* dynamic shared memory a block */
     int64_t workspace_bytes; /* device memory the caller provides; <= 64 MiB up to 2^20 columns */
-    int64_t parameters[6];   /* family-specific; named in kernels/README.md */
+    int64_t parameters[8];   /* family-specific; named in kernels/README.md */
 };
 
 /* Chooses from shape and device alone. Pure: same input, same plan. */

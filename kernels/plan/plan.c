@@ -13,11 +13,11 @@
 #define COUNT(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
 struct row_policy {
-    int32_t threads, scores, quarter_rows;
+    int32_t threads, scores, blocks, quarter_rows;
 };
 
 static const struct row_policy row_policies[] = {
-#define ROW_POLICY(threads, scores, blocks, early, rows) {threads, scores, rows},
+#define ROW_POLICY(threads, scores, blocks, early, rows) {threads, scores, blocks, rows},
     TOPK_ROW_POLICIES(ROW_POLICY)
 #undef ROW_POLICY
 };
@@ -45,7 +45,6 @@ static const struct cluster_policy cluster_policies[] = {
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
 static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
 static const int64_t stage_bytes = TOPK_STAGE_SCORES * (int64_t)sizeof(float);
-static const int64_t grid_max = 0x7fffffff; /* hardware: blocks in x */
 
 const char *topk_family_name(enum topk_family family)
 {
@@ -102,6 +101,7 @@ static void plan_begin(const struct topk_shape *shape, const struct topk_device 
     plan->cluster_blocks = 1;
     plan->workspace_bytes = 256; /* never 0: a caller may treat 0 as a failed question */
     plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] = has_bulk_copies(device) ? 1 : 0;
+    plan->parameters[TOPK_PARAMETER_PREFETCH] = has_bulk_copies(device) ? 1 : 0;
 }
 
 /* ---- one function a family: false when it cannot serve the shape on the device --------------- */
@@ -147,7 +147,8 @@ static bool plan_row(const struct topk_shape *shape, const struct topk_device *d
     plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
     plan->variant = variant;
     plan->threads = policy->threads;
-    plan->num_blocks = (int32_t)min_i64(shape->rows, grid_max);
+    plan->num_blocks =
+        (int32_t)min_i64(shape->rows, (int64_t)device->num_multiprocessors * policy->blocks);
     plan->shared_bytes = sort_bytes(shape);
     plan->parameters[TOPK_PARAMETER_MARGIN] = 6 * 16; /* a miss costs three more histograms */
     return true;
@@ -188,7 +189,9 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
         return false;
     }
     if (variant < 0) {
-        bool is_long = family == TOPK_FAMILY_SPLIT || shape->width >= TOPK_STREAM_LONG_WIDTH;
+        bool many = shape->rows > TOPK_STREAM_LONG_ROWS * device->num_multiprocessors;
+        int32_t long_width = TOPK_STREAM_LONG_WIDTH * (many ? 2 : 1);
+        bool is_long = family == TOPK_FAMILY_SPLIT || shape->width >= long_width;
         variant = is_long ? TOPK_STREAM_LONG_VARIANT : TOPK_STREAM_MANY_VARIANT;
     }
     const struct stream_policy *policy = &stream_policies[variant];
@@ -218,6 +221,7 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = 8192;
     plan->parameters[TOPK_PARAMETER_PART_SCORES] = 8192;
+    plan->parameters[TOPK_PARAMETER_SNAP] = 32768;
     return true;
 }
 

@@ -21,7 +21,8 @@
  * serves a shape (H200, 2026-11-29: TUNING.md has the times).
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
-    X(512, 8, 2, 1, 16)                                                                            \
+    X(1024, 4, 1, 1, 4)                                                                            \
+    X(256, 16, 4, 1, 16)                                                                           \
     X(256, 16, 5, 0, 0)                                                                            \
     X(512, 16, 2, 1, 1)                                                                            \
     X(1024, 8, 1, 1, 4)                                                                            \
@@ -43,7 +44,9 @@
 
 #define TOPK_STREAM_MANY_VARIANT 0
 #define TOPK_STREAM_LONG_VARIANT 1
-#define TOPK_STREAM_LONG_WIDTH 262144 /* from here on; H200, 2026-11-29 */
+/* The long one from this width on; with more rows a multiprocessor, from twice this (H200). */
+#define TOPK_STREAM_LONG_WIDTH 262144
+#define TOPK_STREAM_LONG_ROWS 8
 
 #define TOPK_CHUNK_SCORES 1024 /* what a warp takes at a time: one mark a score in 32 bits */
 #define TOPK_STAGE_SCORES 2048 /* choice: 8 KB a bulk copy, two chunks */
@@ -95,6 +98,8 @@ enum topk_parameter {
     TOPK_PARAMETER_SAMPLE_MIN,   /* scores sampled of a row at least */
     TOPK_PARAMETER_SAMPLE_MAX,   /* and at most */
     TOPK_PARAMETER_PART_SCORES,  /* least scores of a part when few rows share all blocks */
+    TOPK_PARAMETER_SNAP,         /* scores from a row's end within which no block is cut off */
+    TOPK_PARAMETER_PREFETCH,     /* 1: what is read next is asked for ahead of time */
 };
 
 #endif

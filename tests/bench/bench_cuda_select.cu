@@ -259,9 +259,9 @@ static bool parse(int argc, char **argv, settings &settings)
 /* Changes one field of a plan, to measure a policy that is not in the tables. */
 static bool override_plan(struct topk_plan &plan, const std::string &field, long value)
 {
-    static const char *const parameters[] = {"programmatic", "stages",     "margin",
-                                             "sample_min",   "sample_max", "part_scores"};
-    for (int i = 0; i < 6; i++) {
+    static const char *const parameters[] = {"programmatic", "stages",      "margin", "sample_min",
+                                             "sample_max",   "part_scores", "snap",   "prefetch"};
+    for (size_t i = 0; i < sizeof(parameters) / sizeof(parameters[0]); i++) {
         if (field == parameters[i]) {
             plan.parameters[i] = value;
             if (i == TOPK_PARAMETER_STAGES) {

@@ -40,6 +40,14 @@ static void assert_family(const struct topk_plan *plan, enum topk_family family)
     assert_string_equal(topk_family_name(plan->family), topk_family_name(family));
 }
 
+/* Blocks a multiprocessor of the row policies. */
+static const int32_t row_blocks[] = {
+#define ROW_BLOCKS(threads, scores, blocks, early, rows) blocks,
+    TOPK_ROW_POLICIES(ROW_BLOCKS)
+#undef ROW_BLOCKS
+};
+#define NUM_ROW_POLICIES ((int32_t)(sizeof(row_blocks) / sizeof(row_blocks[0])))
+
 static void it_takes_short_rows_into_registers(void **state)
 {
     (void)state;
@@ -51,7 +59,9 @@ static void it_takes_short_rows_into_registers(void **state)
             }
             struct topk_plan plan = plan_of(&h200, rows, edges[i], 2048);
             assert_family(&plan, TOPK_FAMILY_ROW);
-            assert_int_equal(plan.num_blocks, rows);
+            /* No more blocks than run at once: each goes on to the next row. */
+            int32_t at_once = row_blocks[plan.variant] * h200.num_multiprocessors;
+            assert_int_equal(plan.num_blocks, rows < at_once ? rows : at_once);
         }
     }
     struct topk_plan plan = plan_of(&h200, CLUSTER_ROWS + 1, 32769, 2048);
@@ -138,18 +148,42 @@ static void it_has_other_families_where_there_are_no_clusters(void **state)
                      TOPK_E_UNSUPPORTED);
 }
 
-static void it_has_a_row_policy_for_few_and_for_many_rows(void **state)
+/* Each limit of rows is a whole number of quarters of the multiprocessors. */
+static void it_has_row_policies_for_few_and_for_many_rows(void **state)
 {
     (void)state;
-    struct topk_plan few = plan_of(&h200, 1, 4096, 64), many = plan_of(&h200, 100000, 4096, 64);
-    assert_int_not_equal(few.variant, many.variant);
-    /* The limit is a whole number of quarters of the multiprocessors: find it, and both sides. */
-    int32_t last = 1;
-    while (plan_of(&h200, last + 1, 4096, 64).variant == few.variant) {
-        last++;
+    static const struct {
+        int32_t width, limits[3]; /* the last row count of each policy but the last, then 0 */
+    } expected[] = {
+        {4096, {132, 528}}, {4097, {33, 132}}, {8192, {33, 132}}, {8193, {132}}, {16384, {132}},
+    };
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        int32_t rows = 1;
+        for (int j = 0; expected[i].limits[j] != 0; j++) {
+            int32_t last = expected[i].limits[j];
+            struct topk_plan first = plan_of(&h200, rows, expected[i].width, 64);
+            assert_int_equal(last % (h200.num_multiprocessors / 4), 0);
+            assert_int_equal(plan_of(&h200, last, expected[i].width, 64).variant, first.variant);
+            assert_int_not_equal(plan_of(&h200, last + 1, expected[i].width, 64).variant,
+                                 first.variant);
+            rows = last + 1;
+        }
+        assert_int_equal(plan_of(&h200, rows, expected[i].width, 64).variant,
+                         plan_of(&h200, 1 << 30, expected[i].width, 64).variant);
     }
-    assert_int_equal(last % (h200.num_multiprocessors / 4), 0);
-    assert_int_equal(plan_of(&h200, last + 1, 4096, 64).variant, many.variant);
+}
+
+static void it_asks_ahead_where_the_device_can(void **state)
+{
+    (void)state;
+    static const int32_t widths[] = {4096, 32768, 32769, 1 << 20};
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        struct topk_plan old = plan_of(&a100, 512, widths[i], 2048);
+        struct topk_plan new = plan_of(&h200, 512, widths[i], 2048);
+        assert_int_equal(old.parameters[TOPK_PARAMETER_PREFETCH], 0);
+        assert_int_equal(new.parameters[TOPK_PARAMETER_PREFETCH], 1);
+    }
+    assert_in_range(plan_of(&h200, 512, 1 << 17, 2048).parameters[TOPK_PARAMETER_SNAP], 1, 1 << 17);
 }
 
 static void it_splits_few_long_rows_and_tiles_many(void **state)
@@ -167,6 +201,19 @@ static void it_splits_few_long_rows_and_tiles_many(void **state)
     struct topk_plan from = plan_of(&h200, 512, TOPK_STREAM_LONG_WIDTH, 2048);
     assert_int_equal(below.variant, TOPK_STREAM_MANY_VARIANT);
     assert_int_equal(from.variant, TOPK_STREAM_LONG_VARIANT);
+    const int32_t few = TOPK_STREAM_LONG_ROWS * h200.num_multiprocessors;
+    const struct {
+        int32_t rows, width, variant;
+    } edges[] = {
+        {few, TOPK_STREAM_LONG_WIDTH, TOPK_STREAM_LONG_VARIANT},
+        {few + 1, TOPK_STREAM_LONG_WIDTH, TOPK_STREAM_MANY_VARIANT},
+        {few + 1, 2 * TOPK_STREAM_LONG_WIDTH - 1, TOPK_STREAM_MANY_VARIANT},
+        {few + 1, 2 * TOPK_STREAM_LONG_WIDTH, TOPK_STREAM_LONG_VARIANT},
+    };
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+        assert_int_equal(plan_of(&h200, edges[i].rows, edges[i].width, 2048).variant,
+                         edges[i].variant);
+    }
 }
 
 static void it_takes_the_plain_path_above_the_fast_k(void **state)
@@ -294,7 +341,7 @@ static void it_forces_only_what_serves_the_shape(void **state)
             topk_plan_make_family(&narrow, &h200, TOPK_FAMILY_ROW, variant, &plan, NULL);
         if (status != TOPK_OK) {
             assert_int_equal(status, TOPK_E_UNSUPPORTED);
-            assert_in_range(variant, 8, 8); /* the first number that is no policy */
+            assert_int_equal(variant, NUM_ROW_POLICIES); /* the first number that is no policy */
             break;
         }
         assert_int_equal(plan.variant, variant);
@@ -321,7 +368,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_takes_short_rows_into_registers),
-        cmocka_unit_test(it_has_a_row_policy_for_few_and_for_many_rows),
+        cmocka_unit_test(it_has_row_policies_for_few_and_for_many_rows),
+        cmocka_unit_test(it_asks_ahead_where_the_device_can),
         cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
         cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
         cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),

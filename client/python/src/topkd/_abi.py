@@ -207,7 +207,7 @@ class SelectorPlan(c.Structure):
         ("tile_scores", c.c_int32),
         ("shared_bytes", c.c_int64),
         ("workspace_bytes", c.c_int64),
-        ("parameters", c.c_int64 * 6),
+        ("parameters", c.c_int64 * 8),
     ]
 
 

@@ -1,0 +1,162 @@
+/*
+ * row_source.cuh - a row in the registers of one block, as a source of keys for an exact search.
+ */
+#ifndef TOPKSEL_CUDA_ROW_SOURCE_CUH
+#define TOPKSEL_CUDA_ROW_SOURCE_CUH
+
+#include "boundary.cuh"
+#include "order.cuh"
+
+namespace
+{
+
+struct row_shared {
+    alignas(16) uint32_t below[4];          /* the last lies before bins[0]: see count_from */
+    alignas(16) uint32_t bins[TOPK_BINS];   /* exact search */
+    alignas(16) uint32_t coarse[TOPK_BINS]; /* proposal */
+    struct rank_shared rank;
+    alignas(16) uint32_t stage[TOPK_K_FAST_MAX]; /* positions in no order, on their way out */
+    uint32_t selected[32], equal[32];            /* counts of each warp */
+    uint32_t staged;
+    struct task task;
+    struct route_counts counts;
+};
+
+/* The position of a lane's first score. */
+template <int SCORES>
+__device__ __forceinline__ int32_t first_position()
+{
+    return (int32_t)(warp_index() * (32 * SCORES) + lane_index());
+}
+
+/*
+ * The value, but the compiler does not know that it is the same as elsewhere. Numbers made from it
+ * for every score are then not kept from pass to pass: there are no registers for that.
+ */
+__device__ __forceinline__ int32_t opaque(int32_t value)
+{
+    int32_t same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
+    return same;
+}
+
+/* Whether any of a warp's scores may exist. */
+template <int SCORES>
+__device__ __forceinline__ bool warp_has_scores(int32_t length)
+{
+    return (int32_t)(warp_index() * (32 * SCORES)) < length;
+}
+
+/* Scores in registers as a source of keys (rank.cuh). */
+template <int SCORES>
+struct register_source {
+    const float (&scores)[SCORES];
+    int32_t length;
+
+    /* For `key`: score j exists when 32 * j is less. */
+    __device__ __forceinline__ int32_t existing() const
+    {
+        return opaque(length - first_position<SCORES>());
+    }
+
+    /* The key of a score, which may be NaN; 0 where there is none. */
+    __device__ __forceinline__ uint32_t key(int j, int32_t existing) const
+    {
+        return 32 * j < existing ? key_of(__int_as_float(opaque(__float_as_int(scores[j])))) : 0;
+    }
+
+    template <class Visit>
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
+    {
+        if (!warp_has_scores<SCORES>(length)) {
+            return;
+        }
+        const int32_t exist = existing();
+#pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            uint32_t offset = key(j, exist) - low; /* wraps to a large one below low */
+            if (offset <= high - low) {
+                visit(offset);
+            }
+        }
+    }
+};
+
+/*
+ * count_keys for the common case, scores above a positive boundary: their keys are as far apart as
+ * their bits. Six instructions a score and no branch: a score below the boundary, or NaN, becomes
+ * the number just below it and is counted in bins[-1], which nobody reads. Lanes of a warp that
+ * count in the same bin cost no more than one.
+ */
+template <int SCORES>
+__device__ __forceinline__ void count_from(const float (&scores)[SCORES], uint32_t low_bits,
+                                           uint32_t shift, uint32_t *bins)
+{
+    const float below = __uint_as_float(low_bits - 1);
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        const int32_t offset = __float_as_int(fmaxf(scores[j], below)) - (int32_t)low_bits;
+        atomicAdd(&bins[min(offset >> shift, TOPK_BINS - 1)], 1u);
+    }
+}
+
+/* The lowest bin takes its whole width: find_cut asks. */
+template <int SCORES>
+__device__ __forceinline__ constexpr bool lowest_key_alone(const struct register_source<SCORES> &)
+{
+    return false;
+}
+
+template <int SCORES>
+__device__ __forceinline__ void count_keys(const struct register_source<SCORES> &source,
+                                           uint32_t low, uint32_t high, uint32_t shift,
+                                           uint32_t *bins)
+{
+    if (low > KEY_ZERO && low <= KEY_PLUS_INF && high == KEY_MAX) {
+        if (warp_has_scores<SCORES>(source.length)) {
+            count_from<SCORES>(source.scores, key_floor_bits(low), shift, bins);
+        }
+        return;
+    }
+    source.each_in(low, high, [&](uint32_t offset) {
+        atomicAdd(&bins[min(offset >> shift, TOPK_BINS - 1u)], 1u);
+    });
+}
+
+/* Few scores, if any, are listed: they are marked first, and most warps have none. */
+template <int SCORES>
+__device__ __forceinline__ void list_keys(const struct register_source<SCORES> &source,
+                                          uint32_t low, uint32_t high, struct rank_shared &shared)
+{
+    if (!warp_has_scores<SCORES>(source.length)) {
+        return;
+    }
+    uint32_t marks = 0;
+    if (low > KEY_ZERO) {
+        const uint32_t low_bits = key_floor_bits(low), span = min(high, KEY_PLUS_INF) - low;
+#pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            marks |= __float_as_uint(source.scores[j]) - low_bits <= span ? 1u << j : 0u;
+        }
+    } else {
+        const int32_t exist = source.existing();
+#pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            marks |= source.key(j, exist) - low <= high - low ? 1u << j : 0u;
+        }
+    }
+    if (!__any_sync(WARP_ALL, marks != 0)) {
+        return;
+    }
+    uint32_t slot = marks != 0 ? atomicAdd(&shared.list_count, (uint32_t)__popc(marks)) : 0;
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        if ((marks >> j & 1u) != 0) {
+            shared.list[slot++] = key_of(source.scores[j]);
+        }
+    }
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,210 @@
+/*
+ * row_write.cuh - the result of a row in registers: which scores are selected, and their positions
+ * in no order, by position or by value.
+ */
+#ifndef TOPKSEL_CUDA_ROW_WRITE_CUH
+#define TOPKSEL_CUDA_ROW_WRITE_CUH
+
+#include "row_source.cuh"
+
+namespace
+{
+
+/* How many scores of a lane are equal to the cut. */
+template <int SCORES>
+__device__ __forceinline__ uint32_t count_equal(const struct register_source<SCORES> &source,
+                                                uint32_t cut_key)
+{
+    uint32_t equal = 0;
+    if (cut_key >= KEY_MINUS_INF) {
+        const float score = __uint_as_float(key_floor_bits(cut_key));
+#pragma unroll
+        for (int j = 0; j < SCORES; j++) {
+            equal += source.scores[j] == score ? 1u : 0u;
+        }
+        return equal;
+    }
+    const int32_t exist = source.existing(); /* NaN among the selected */
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        equal += source.key(j, exist) == cut_key ? 1u : 0u;
+    }
+    return equal;
+}
+
+/* Marks of the scores of at least `low`. */
+template <int SCORES>
+__device__ __forceinline__ uint32_t mark_from(const float (&scores)[SCORES], float low)
+{
+    uint32_t marks = 0;
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        marks |= scores[j] >= low ? 1u << j : 0u;
+    }
+    return marks;
+}
+
+/*
+ * Bit j: scores[j] is selected. For cuts that a comparison of scores cannot express: not all of
+ * those equal to the cut, or NaN among the selected. One barrier.
+ */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ uint32_t mark_keys(const struct register_source<SCORES> &source,
+                                              const struct rank_cut &cut, uint32_t *counts)
+{
+    const uint32_t equal = __reduce_add_sync(WARP_ALL, count_equal<SCORES>(source, cut.key));
+    if (lane_index() == 0) {
+        counts[warp_index()] = equal;
+    }
+    block_sync<THREADS>();
+    const uint32_t take = cut.all ? 0xffffffffu : cut.take;
+    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
+    uint32_t rank = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    if (cut.key >= KEY_MINUS_INF && (rank >= take || rank + equal <= take)) {
+        /* All of this warp's, or none: every warp but one. */
+        const uint32_t low = cut.key + (rank >= take ? 1u : 0u);
+        return mark_from<SCORES>(source.scores, __uint_as_float(key_floor_bits(low)));
+    }
+    uint32_t marks = 0;
+    const int32_t exist = source.existing();
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        const uint32_t key = source.key(j, exist);
+        uint32_t lanes = __ballot_sync(WARP_ALL, key == cut.key);
+        bool taken = key == cut.key && rank + (uint32_t)__popc(lanes & lanes_below()) < take;
+        marks |= (key > cut.key || taken ? 1u : 0u) << j;
+        rank += (uint32_t)__popc(lanes);
+    }
+    return marks;
+}
+
+/* The slot of a warp's first marked score. One barrier. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t first_slot(uint32_t marks, uint32_t *counts)
+{
+    uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
+    if (lane_index() == 0) {
+        counts[warp_index()] = own;
+    }
+    block_sync<THREADS>();
+    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
+    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+}
+
+/*
+ * Writes the marked positions, nothing but positions: the common case. The store is predicated by
+ * hand; a branch around it would cost as much as all the rest.
+ */
+template <int SCORES>
+__device__ __forceinline__ void write_plain(uint32_t marks, uint32_t slot, int32_t *indices)
+{
+    const uint32_t below = lanes_below(), position = (uint32_t)first_position<SCORES>();
+    if (!__any_sync(WARP_ALL, marks != 0)) {
+        return;
+    }
+    asm volatile("mov.b64 %0, %0;" : "+l"(indices)); /* one base for all stores, kept as it is */
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        const uint32_t marked = marks & 1u << j;
+        const uint32_t lanes = __ballot_sync(WARP_ALL, marked != 0);
+        const uint32_t own_slot = slot + (uint32_t)__popc(lanes & below);
+        asm volatile("{\n"
+                     ".reg .pred marked;\n"
+                     "setp.ne.u32 marked, %0, 0;\n"
+                     "@marked st.global.cg.u32 [%1], %2;\n"
+                     "}\n" ::"r"(marked),
+                     "l"(indices + own_slot), "r"(position + 32 * j)
+                     : "memory");
+        slot += (uint32_t)__popc(lanes);
+    }
+}
+
+/* Calls put(position, slot) for every marked score; in position order. */
+template <int SCORES, class Put>
+__device__ __forceinline__ void write_marked(uint32_t marks, uint32_t slot, const Put &put)
+{
+    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
+#pragma unroll 1
+    for (int j = 0; j < SCORES; j++) {
+        const bool marked = (marks >> j & 1u) != 0;
+        const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
+        if (marked) {
+            put(position + 32 * j, slot + (uint32_t)__popc(lanes & lanes_below()));
+        }
+        slot += (uint32_t)__popc(lanes);
+    }
+}
+
+/*
+ * Writes the marked positions in no order: put side by side in shared memory first, so that they
+ * leave in whole sectors and cost a lane only as many steps as it has marks. One barrier.
+ */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_staged(uint32_t marks, const struct sink &sink, uint32_t k,
+                                             struct row_shared &shared)
+{
+    const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
+    uint32_t slot = 0;
+    if (lane_index() == 31) {
+        slot = atomicAdd(&shared.staged, prefix);
+    }
+    slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
+    const uint32_t position = (uint32_t)first_position<SCORES>();
+    while (marks != 0) {
+        const uint32_t j = 31u - (uint32_t)__clz((int)marks);
+        marks ^= 1u << j;
+        shared.stage[slot++] = position + 32 * j;
+    }
+    block_sync<THREADS>();
+    sink_put_staged<THREADS>(sink, shared.stage, k);
+}
+
+/* Writes the marked scores by value, descending. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_by_value(uint32_t marks, uint32_t slot,
+                                               const struct sink &sink, uint32_t k,
+                                               uint64_t *entries)
+{
+    write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
+        entries[own_slot] = sort_entry(key_of(sink.scores[position]), position);
+    });
+    block_sync<THREADS>();
+    sort_descending<THREADS>(entries, k);
+    sink_put_sorted<THREADS>(sink, entries, k);
+    block_sync<THREADS>();
+}
+
+/* The result of a row whose cut is known. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_row(const struct select_params &params, int32_t row,
+                                          const struct register_source<SCORES> &source,
+                                          const struct rank_cut &cut, uint64_t *entries,
+                                          struct row_shared &shared)
+{
+    uint32_t marks = 0;
+    if (cut.all && cut.key >= KEY_MINUS_INF) {
+        marks = mark_from<SCORES>(source.scores, __uint_as_float(key_floor_bits(cut.key)));
+    } else {
+        marks = mark_keys<THREADS, SCORES>(source, cut, shared.equal);
+    }
+    const uint32_t k = (uint32_t)shared.task.k;
+    const struct sink sink = sink_of_row(shared.task, params.args, row);
+    if (entries == nullptr && params.by_position == 0) {
+        write_staged<THREADS, SCORES>(marks, sink, k, shared);
+        return;
+    }
+    const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
+    if (entries != nullptr) {
+        write_by_value<THREADS, SCORES>(marks, slot, sink, k, entries);
+    } else if (sink.plain) {
+        write_plain<SCORES>(marks, slot, sink.indices);
+    } else {
+        write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
+            sink_put(sink, own_slot, position);
+        });
+    }
+}
+
+} // namespace
+
+#endif
