@@ -16,6 +16,10 @@ extern "C" {
 cudaError_t hog_start(int num_blocks, int shared_bytes, const int *d_stop, long long cycles,
                       cudaStream_t stream);
 
+/* Likewise; *d_running (also host memory) counts the blocks that have begun. */
+cudaError_t hog_start_counted(int num_blocks, int shared_bytes, const int *d_stop, int *d_running,
+                              long long cycles, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

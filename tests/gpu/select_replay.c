@@ -1,6 +1,11 @@
 /*
  * select_replay - captured graphs: other rows, lengths and pointers on replay, several at once,
  * beside a neighbour that holds most of the device; and rows beyond 2^32 scores.
+ *
+ *   select_replay [--lanes | --lanes-without-clusters]
+ *
+ * --lanes: only lanes at once, beside whatever else uses the device: run.sh starts a process that
+ * holds all multiprocessors but one. Without clusters: only families that go on with one.
  */
 #include "select_gpu.h"
 #include "select_hog.h"
@@ -251,6 +256,22 @@ static void it_20_lanes_at_once(void)
     }
 }
 
+/*
+ * Lanes beside another process, which holds nearly all of the device. Where the two take turns
+ * everything runs; where they share it, clusters wait for the other's end.
+ */
+static void it_20_lanes_beside_a_process(bool with_clusters)
+{
+    for (size_t i = 0; i < NUM_SHAPES; i++) {
+        char name[96];
+        if (shapes[i].clusters && !with_clusters) {
+            continue;
+        }
+        snprintf(name, sizeof(name), "it_20_%s_four_lanes_beside_a_process", shapes[i].name);
+        run_lanes(i, 0, 0, name);
+    }
+}
+
 /* Rows far beyond 2^32 scores from the first: all zero but the last, which must be read right. */
 static void it_15_more_than_four_billion_scores(cudaStream_t stream)
 {
@@ -304,10 +325,19 @@ static void it_15_more_than_four_billion_scores(cudaStream_t stream)
     gpu_request_fini(&last);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     cudaStream_t stream;
     gpu_device();
+    if (argc > 1) {
+        bool with_clusters = strcmp(argv[1], "--lanes") == 0;
+        if (!with_clusters && strcmp(argv[1], "--lanes-without-clusters") != 0) {
+            printf("unknown argument '%s'; pass --lanes or --lanes-without-clusters\n", argv[1]);
+            return 2;
+        }
+        it_20_lanes_beside_a_process(with_clusters);
+        return gpu_summary();
+    }
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     it_19_replays_with_other_rows_lengths_and_pointers(stream);
     it_16_21_one_row_one_answer(stream);
