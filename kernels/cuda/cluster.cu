@@ -76,7 +76,7 @@ __device__ __noinline__ uint2 admit_again(const struct row_view row, const struc
         cluster_state().counts.scores_read += (rounds + 1) * scores;
         cluster_state().boundary = boundary;
         expect_exchange();
-        copy_first<CLUSTER_BATCH(THREADS)>(row, slice, place, num_stages);
+        copy_first(row, slice, place, num_stages);
     }
     return admit_exactly<THREADS>(row, slice, key, k, place, num_stages);
 }
@@ -90,7 +90,7 @@ __device__ __forceinline__ uint2 admit_row(const struct select_params &params,
 {
     const uint32_t num_stages = (uint32_t)params.stages;
     if (threadIdx.x == 0) {
-        copy_first<CLUSTER_BATCH(THREADS)>(view, slice, place, num_stages);
+        copy_first(view, slice, place, num_stages);
     }
     const struct sampling sampling = sampling_of(view, params);
     float sample[SAMPLE_EACH(THREADS)];
@@ -154,7 +154,7 @@ __device__ __forceinline__ void select_row(const struct select_params &params, i
     uint2 admitted = make_uint2(0, ADMITTED_WHOLE);
     if (length > task.k) {
         admitted = admit_row<THREADS>(params, view, slice, k, boundary, progress.place);
-        pass_slice<THREADS>(slice, progress.place, (uint32_t)params.stages);
+        pass_slice(slice, progress.place, (uint32_t)params.stages);
     }
     struct standing all;
     bool good, again = false, overflowed = false;
@@ -167,7 +167,7 @@ __device__ __forceinline__ void select_row(const struct select_params &params, i
         again = true;
         overflowed = all.overflowed;
         admitted = admit_again<THREADS>(view, slice, k, progress.place, (uint32_t)params.stages);
-        pass_slice<THREADS>(slice, progress.place, (uint32_t)params.stages);
+        pass_slice(slice, progress.place, (uint32_t)params.stages);
         boundary = shared.boundary;
     }
     if (first_block && good) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void select_row(const struct select_params &params, i
         cluster_arrive_relaxed();
         if (first_block) {
             select_whole<THREADS>(shared.sink, min(length, (int32_t)k), (int32_t)k,
-                                  params.by_value != 0, sort_entries<THREADS>(params));
+                                  params.by_value != 0, sort_entries(params));
             if (threadIdx.x == 0) {
                 shared.counts.copied++;
             }

@@ -14,8 +14,9 @@
 namespace
 {
 
-#define RUN 16u          /* scores a lane takes of a batch: 64 bytes */
-#define PART (32u * RUN) /* scores a warp takes */
+#define SLICE_UNIT 16u                                     /* scores: slices start at 64 bytes */
+#define BATCH ((uint32_t)TOPK_CLUSTER_BATCH)               /* scores of a stage */
+#define CLUSTER_RUN(threads) (BATCH / (uint32_t)(threads)) /* scores a lane takes of it */
 
 /* Virtual positions [first, end) of a row: whole runs, of which the row's ends may cut the outer.
  */
@@ -27,32 +28,30 @@ struct slice {
 __device__ __forceinline__ struct slice slice_of(const struct row_view &row, uint32_t rank,
                                                  uint32_t size)
 {
-    const uint32_t runs = (row.end + RUN - 1) / RUN; /* times 16 blocks: below 2^32 */
-    struct slice slice = {runs * rank / size * RUN, runs * (rank + 1) / size * RUN};
+    const uint32_t units = (row.end + SLICE_UNIT - 1) / SLICE_UNIT; /* times 16: below 2^32 */
+    struct slice slice = {units * rank / size * SLICE_UNIT, units * (rank + 1) / size * SLICE_UNIT};
     return slice;
 }
 
 #if __CUDA_ARCH__ >= 900
 /* Starts the copy of a batch to a stage: whole 16 bytes of the row. One thread. */
-template <uint32_t BATCH>
 __device__ __forceinline__ void copy_batch(const struct row_view &row, const struct slice &slice,
                                            uint32_t first, uint32_t stage)
 {
     const uint32_t begin = max(first, (row.skew + 3) / 4 * 4);
     const uint32_t end = min(min(slice.end, first + BATCH), row.end / 4 * 4);
-    ring_copy(cluster_stage<BATCH>(stage) + (begin - first), row.base + begin,
+    ring_copy(cluster_stage(stage) + (begin - first), row.base + begin,
               end > begin ? (end - begin) * (uint32_t)sizeof(float) : 0,
               &cluster_state().ring.full[stage]);
 }
 
 /* Starts the first copies of a slice, from the stage at `place` on. One thread. */
-template <uint32_t BATCH>
 __device__ __forceinline__ void copy_first(const struct row_view &row, const struct slice &slice,
                                            struct ring_place place, uint32_t num_stages)
 {
     uint32_t first = slice.first;
     for (uint32_t i = 0; i < num_stages && first < slice.end; i++, first += BATCH) {
-        copy_batch<BATCH>(row, slice, first, place.stage);
+        copy_batch(row, slice, first, place.stage);
         ring_advance(place, num_stages);
     }
 }
@@ -69,8 +68,8 @@ __device__ __forceinline__ void load_edges(const struct row_view &row, uint32_t 
 }
 
 /*
- * What a lane holds of a batch: the run at virtual position `at`, in a stage. Its four 16-byte
- * groups are read in an order that depends on the lane, so that lanes meet in no bank.
+ * What a lane holds of a batch: the run at virtual position `at`, in a stage. Its 16-byte groups
+ * are read in an order that depends on the lane, so that lanes meet in no bank.
  */
 struct run {
     float *scores;
@@ -78,36 +77,38 @@ struct run {
     bool inside; /* all runs of the warp are of the row, whole, and of the slice */
 };
 
-template <uint32_t BATCH>
+template <uint32_t RUN>
 __device__ __forceinline__ struct run run_of(const struct row_view &row, const struct slice &slice,
                                              uint32_t first, uint32_t stage)
 {
-    const uint32_t part = warp_index() * PART;
+    const uint32_t part = warp_index() * 32 * RUN;
     struct run run;
-    run.scores = cluster_stage<BATCH>(stage) + part + lane_index() * RUN;
+    run.scores = cluster_stage(stage) + part + lane_index() * RUN;
     run.at = first + part + lane_index() * RUN;
-    run.inside = first + part >= row.skew && first + part + PART <= min(row.end, slice.end);
+    run.inside = first + part >= row.skew && first + part + 32 * RUN <= min(row.end, slice.end);
     return run;
 }
 
 /* Bit i: score i of the run is at least `low`; or, with EQUAL, is `low`. No bit for a NaN. */
-template <bool EQUAL>
+template <uint32_t RUN, bool EQUAL>
 __device__ __forceinline__ uint32_t compare_run(const struct run &run, float low)
 {
-    const uint32_t turn = lane_index() / 2 % 4;
+    const uint32_t turn = lane_index() / (32 / RUN) % (RUN / 4);
     uint32_t marks = 0;
 #pragma unroll
-    for (uint32_t g = 0; g < 4; g++) {
-        const float4 four = *reinterpret_cast<const float4 *>(run.scores + 4 * ((g + turn) % 4));
+    for (uint32_t g = 0; g < RUN / 4; g++) {
+        const float4 four =
+            *reinterpret_cast<const float4 *>(run.scores + 4 * ((g + turn) % (RUN / 4)));
         marks |= (EQUAL ? four.x == low : four.x >= low) ? 1u << 4 * g : 0u;
         marks |= (EQUAL ? four.y == low : four.y >= low) ? 2u << 4 * g : 0u;
         marks |= (EQUAL ? four.z == low : four.z >= low) ? 4u << 4 * g : 0u;
         marks |= (EQUAL ? four.w == low : four.w >= low) ? 8u << 4 * g : 0u;
     }
-    return (marks << 4 * turn | marks >> (16 - 4 * turn)) & 0xffffu;
+    return (marks << 4 * turn | marks >> (RUN - 4 * turn)) & ((1u << RUN) - 1);
 }
 
 /* Bit i: score i of a run is one of the row and of the slice. */
+template <uint32_t RUN>
 __device__ __forceinline__ uint32_t valid_marks(const struct row_view &row,
                                                 const struct slice &slice, const struct run &run)
 {
@@ -118,6 +119,7 @@ __device__ __forceinline__ uint32_t valid_marks(const struct row_view &row,
 }
 
 /* Puts into a run the scores that the ring left out, for the row's ends cut their 16 bytes. */
+template <uint32_t RUN>
 __device__ __forceinline__ void mend_run(const struct row_view &row, const struct run &run)
 {
     const uint32_t cut[2] = {row.skew / 4 * 4, row.end / 4 * 4};
@@ -154,10 +156,11 @@ __device__ __forceinline__ void each_mark(uint32_t marks, uint32_t slot, const P
 }
 
 /* Marks of scores equal to a key; NaN only where there is a score. */
+template <uint32_t RUN>
 __device__ __forceinline__ uint32_t marks_equal(const struct run &run, uint32_t key, uint32_t valid)
 {
     if (key > KEY_NAN) {
-        return compare_run<true>(run, __uint_as_float(key_floor_bits(key))) & valid;
+        return compare_run<RUN, true>(run, __uint_as_float(key_floor_bits(key))) & valid;
     }
     uint32_t marks = 0;
     for (uint32_t i = 0; i < RUN; i++) {
@@ -173,17 +176,18 @@ __device__ __forceinline__ void
 admit_batch(const struct row_view &row, const struct slice &slice, const struct run &run,
             uint32_t key, uint32_t k, uint32_t parity, struct admitted &admitted, const Free &free)
 {
+    constexpr uint32_t RUN = CLUSTER_RUN(THREADS);
     auto &shared = cluster_state();
     if (!run.inside) {
-        mend_run(row, run);
+        mend_run<RUN>(row, run);
     }
     uint32_t marks =
-        compare_run<false>(run, __uint_as_float(key_floor_bits(EXACT ? key + 1 : key)));
+        compare_run<RUN, false>(run, __uint_as_float(key_floor_bits(EXACT ? key + 1 : key)));
     uint32_t equal = 0;
-    const uint32_t valid = run.inside ? 0xffffu : valid_marks(row, slice, run);
+    const uint32_t valid = run.inside ? (1u << RUN) - 1 : valid_marks<RUN>(row, slice, run);
     marks &= valid;
     if (EXACT) {
-        equal = marks_equal(run, key, valid);
+        equal = marks_equal<RUN>(run, key, valid);
     }
     const uint32_t own =
         __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks) | (uint32_t)__popc(equal) << 16);
@@ -223,20 +227,20 @@ __device__ __forceinline__ struct admitted
 admit_slice(const struct row_view &row, const struct slice &slice, uint32_t key, uint32_t k,
             struct ring_place &place, uint32_t num_stages)
 {
-    constexpr uint32_t BATCH = CLUSTER_BATCH(THREADS);
-    static_assert(BATCH == THREADS * RUN, "a batch is what the lanes take at once");
+    static_assert(CLUSTER_RUN(THREADS) % 4 == 0 && CLUSTER_RUN(THREADS) <= 16,
+                  "whole 16 bytes, and marks in 16 bits");
     static_assert(BATCH < 65536, "two counts share a word");
     auto &shared = cluster_state();
     struct admitted admitted = {0, 0};
     uint32_t parity = 0, stage_before = 0;
 #pragma unroll 1
     for (uint32_t first = slice.first; first < slice.end; first += BATCH, parity ^= 1) {
-        const struct run run = run_of<BATCH>(row, slice, first, place.stage);
+        const struct run run = run_of<CLUSTER_RUN(THREADS)>(row, slice, first, place.stage);
         ring_wait(&shared.ring.full[place.stage], place.phase);
         admit_batch<THREADS, EXACT>(row, slice, run, key, k, parity, admitted, [&]() {
             const uint32_t next = first + (num_stages - 1) * BATCH; /* follows the one before */
             if (threadIdx.x == 0 && first != slice.first && next < slice.end) {
-                copy_batch<BATCH>(row, slice, next, stage_before);
+                copy_batch(row, slice, next, stage_before);
             }
         });
         stage_before = place.stage;
@@ -257,11 +261,10 @@ __device__ __noinline__ uint2 admit_exactly(const struct row_view row, const str
 }
 
 /* The place in the ring behind a slice. */
-template <int THREADS>
 __device__ __forceinline__ void pass_slice(const struct slice &slice, struct ring_place &place,
                                            uint32_t num_stages)
 {
-    for (uint32_t first = slice.first; first < slice.end; first += CLUSTER_BATCH(THREADS)) {
+    for (uint32_t first = slice.first; first < slice.end; first += BATCH) {
         ring_advance(place, num_stages);
     }
 }

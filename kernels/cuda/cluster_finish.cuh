@@ -299,7 +299,7 @@ __device__ __noinline__ void write_list(const struct select_params &params, uint
         }
         return;
     }
-    uint64_t *entries = sort_entries<THREADS>(params);
+    uint64_t *entries = sort_entries(params);
     for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
         const uint2 entry = shared.list[i];
         entries[i] = sort_entry(key_of(__uint_as_float(entry.x)), entry.y);
@@ -403,22 +403,34 @@ __device__ __noinline__ void finish_list(const struct select_params &params, uin
     const struct rank_cut cut = find_cut<THREADS, true>(source, low, KEY_MAX, first_shift(low), k,
                                                         shared.bins, shared.rank, &below);
     const uint32_t take = cut.all ? 0xffffffffu : cut.take;
-    for_each_ranked<THREADS, 4>(
-        count,
-        [&](int64_t i, uint32_t *key, uint32_t *position) {
-            const uint2 entry = shared.list[i];
-            *key = key_of(__uint_as_float(entry.x));
-            *position = entry.y;
-        },
-        [&](uint32_t key, uint32_t) {
-            return key > cut.key ? EMIT_FIRST : (key == cut.key ? EMIT_SECOND : EMIT_NONE);
-        },
-        shared.emit,
-        [&](uint32_t key, uint32_t position, enum emit_class kind, uint32_t above, uint32_t equal) {
-            if (kind == EMIT_FIRST || equal < take) {
-                shared.list[above + min(equal, take)] = make_uint2(key_to_bits(key), position);
-            }
-        });
+    uint32_t num_above = 0, num_same = 0, parity = 0;
+    block_sync<THREADS>();
+    for (uint32_t first = 0; first < count; first += THREADS, parity ^= 1) {
+        const uint32_t i = first + threadIdx.x;
+        const uint2 entry = i < count ? shared.list[i] : make_uint2(0, 0);
+        const uint32_t key = i < count ? key_of(__uint_as_float(entry.x)) : 0;
+        const uint32_t above = __ballot_sync(WARP_ALL, key > cut.key);
+        const uint32_t same = __ballot_sync(WARP_ALL, key == cut.key);
+        if (lane_index() == 0) {
+            shared.warp_counts[parity][warp_index()] =
+                (uint32_t)__popc(above) | (uint32_t)__popc(same) << 16;
+        }
+        block_sync<THREADS>(); /* all of the step is loaded: entries may move down */
+        const uint32_t other =
+            lane_index() < THREADS / 32 ? shared.warp_counts[parity][lane_index()] : 0;
+        const uint32_t before =
+            __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+        const uint32_t all = __reduce_add_sync(WARP_ALL, other);
+        const uint32_t same_before =
+            num_same + (before >> 16) + (uint32_t)__popc(same & lanes_below());
+        const uint32_t above_before =
+            num_above + (before & 0xffffu) + (uint32_t)__popc(above & lanes_below());
+        if (key > cut.key || (key == cut.key && same_before < take)) {
+            shared.list[above_before + min(same_before, take)] = entry;
+        }
+        num_above += all & 0xffffu;
+        num_same += all >> 16;
+    }
     block_sync<THREADS>();
     write_list<THREADS>(params, k);
 }

@@ -8,7 +8,6 @@
 #ifndef TOPKSEL_CUDA_CLUSTER_STATE_CUH
 #define TOPKSEL_CUDA_CLUSTER_STATE_CUH
 
-#include "emit.cuh"
 #include "order.cuh"
 #include "rank.cuh"
 #include "ring.cuh"
@@ -32,7 +31,6 @@ struct cluster_shared {
     alignas(16) uint2 list[LIST];           /* score bits and position, positions ascending */
     uint32_t equal[TOPK_K_FAST_MAX];        /* positions of scores equal to the boundary */
     struct rank_shared rank;
-    struct emit_shared emit;
     alignas(16) struct rank_bin scanned; /* by scan_rank() */
     alignas(16) struct rank_bin found;   /* the first block's: of the cluster's sums */
     alignas(16) float edge[2][4];        /* 16 bytes that a row's start and end cut */
@@ -43,7 +41,7 @@ struct cluster_shared {
     struct sink sink;
     struct route_counts counts;
     struct topk_routes *routes; /* where they go */
-    uint32_t warp_counts[2][EMIT_WARPS_MAX];
+    uint32_t warp_counts[2][32];
     uint32_t least, most; /* KEY_MAX and 0 between uses */
     int32_t length;
 };
@@ -57,22 +55,18 @@ __device__ __forceinline__ struct cluster_shared &cluster_state()
     return *reinterpret_cast<struct cluster_shared *>(cluster_memory);
 }
 
-#define CLUSTER_BATCH(threads) ((uint32_t)(threads)*TOPK_CLUSTER_RUN)
-
-template <uint32_t BATCH>
 __device__ __forceinline__ float *cluster_stage(uint32_t stage)
 {
     static_assert(sizeof(struct cluster_shared) <= TOPK_CLUSTER_STATE_BYTES &&
                       TOPK_CLUSTER_STATE_BYTES % 128 == 0,
                   "the planner's account of shared memory");
-    return reinterpret_cast<float *>(cluster_memory + TOPK_CLUSTER_STATE_BYTES) + stage * BATCH;
+    return reinterpret_cast<float *>(cluster_memory + TOPK_CLUSTER_STATE_BYTES) +
+           stage * TOPK_CLUSTER_BATCH;
 }
 
-template <int THREADS>
 __device__ __forceinline__ uint64_t *sort_entries(const struct select_params &params)
 {
-    float *end = cluster_stage<CLUSTER_BATCH(THREADS)>((uint32_t)params.stages);
-    return reinterpret_cast<uint64_t *>(end);
+    return reinterpret_cast<uint64_t *>(cluster_stage((uint32_t)params.stages));
 }
 
 /*

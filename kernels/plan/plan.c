@@ -261,7 +261,7 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     }
     const struct cluster_policy *policy = &cluster_policies[variant];
     /* No more stages than a slice has batches, but two: one is filled while one is read. */
-    int64_t batch = policy->threads * TOPK_CLUSTER_RUN;
+    const int64_t batch = TOPK_CLUSTER_BATCH;
     int64_t batch_bytes = batch * (int64_t)sizeof(float);
     int64_t shared = TOPK_CLUSTER_STATE_BYTES + sort_bytes(shape);
     int64_t stages = (device->shared_bytes_per_block - shared) / batch_bytes;
@@ -276,7 +276,7 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     plan->cluster_blocks = policy->cluster_blocks;
     plan->num_blocks = (int32_t)min_i64(shape->rows, clusters) * policy->cluster_blocks;
     plan->threads = policy->threads;
-    plan->tile_scores = (int32_t)batch;
+    plan->tile_scores = TOPK_CLUSTER_BATCH;
     plan->sample_stride = 64;
     plan->shared_bytes = shared + stages * batch_bytes;
     plan->parameters[TOPK_PARAMETER_STAGES] = stages;

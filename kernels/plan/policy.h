@@ -78,7 +78,7 @@
 
 #define TOPK_CLUSTER_ROWS_OF 132       /* multiprocessors that `rows` is given for */
 #define TOPK_CLUSTER_WIDTH_ABOVE 16384 /* shorter rows are quicker in one block; H200, measured */
-#define TOPK_CLUSTER_RUN 16            /* scores a thread; a stage of the ring is one run each */
+#define TOPK_CLUSTER_BATCH 8192        /* scores of a stage: 32 KB; a block takes them at once */
 #define TOPK_CLUSTER_STAGES_MAX 4      /* choice: 128 KB in flight a block */
 #define TOPK_CLUSTER_LIST 8192         /* scores admitted of a row: four times the fast K */
 #define TOPK_CLUSTER_SAMPLE_MAX 16384  /* scores of a sample, held in registers */
