@@ -367,7 +367,9 @@ static int serve(struct supervisor *supervisor, const struct settings_device *de
     } else {
         char text[LOG_QUOTE_SIZE];
         log_error("start_failed", "error=%s", log_quote(text, detail));
-        supervisor->exit_code = status == TOPKD_E_IN_USE ? EX_TEMPFAIL : EX_OSERR;
+        supervisor->exit_code = status == TOPKD_E_IN_USE    ? EX_TEMPFAIL
+                                : status == TOPKD_E_INVALID ? EX_CONFIG
+                                                            : EX_OSERR;
         supervisor_http_close(supervisor);
         uv_walk(&supervisor->loop, close_handle, NULL);
     }

@@ -2,6 +2,7 @@
 #include "detail.h"
 #include "log.h"
 #include "supervisor_internal.h"
+#include "supervisor_system.h"
 #include "topk_select.h"
 
 #include <inttypes.h>
@@ -239,13 +240,19 @@ static struct endpoint_limits limits_of(const struct settings *settings)
 
 enum topkd_status discovery_open(struct supervisor *supervisor, char *detail)
 {
+    static const char scheme[] = "ipc://";
     char url[WIRE_URL_SIZE];
+    int listen_fd;
     const struct settings *settings = &supervisor->settings;
-    snprintf(url, sizeof url, "ipc://%s/topkd.sock", settings->socket.directory);
+    snprintf(url, sizeof url, "%s%s/topkd.sock", scheme, settings->socket.directory);
+    if (!system_activation(url + strlen(scheme), &listen_fd, detail, WIRE_DETAIL_SIZE))
+        return TOPKD_E_INVALID;
+    if (listen_fd >= 0)
+        log_info("activated", "socket=%s", url);
     struct endpoint_config config = {
         .loop = &supervisor->loop,
         .url = url,
-        .listen_fd = -1,
+        .listen_fd = listen_fd,
         .mode = settings->socket.mode,
         .gid = settings->socket.group,
         .limits = limits_of(settings),

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <sysexits.h>
 #include <time.h>
@@ -172,6 +174,51 @@ bool system_resolve_devices(const struct settings *settings, bool serves_gpus,
         }
     }
     *num_devices_p = settings->num_devices;
+    return true;
+}
+
+/* ---- Socket activation ------------------------------------------------------------------------
+ */
+
+#define ACTIVATION_FD 3 /* the first of those handed over; sd_listen_fds(3) */
+
+static bool listens_at(int fd, const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    socklen_t size = sizeof address;
+    int type = 0, listens = 0;
+    socklen_t type_size = sizeof type, listens_size = sizeof listens;
+    return getsockname(fd, (struct sockaddr *)&address, &size) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &listens_size) == 0 &&
+           address.sun_family == AF_UNIX && type == SOCK_STREAM && listens != 0 &&
+           strncmp(address.sun_path, path, sizeof address.sun_path) == 0;
+}
+
+bool system_activation(const char *path, int *fd_p, char *text, size_t text_size)
+{
+    const char *pid = getenv("LISTEN_PID"), *num_fds = getenv("LISTEN_FDS");
+    bool is_ours = pid != NULL && num_fds != NULL && strtol(pid, NULL, 10) == (long)getpid();
+    bool is_one = is_ours && strcmp(num_fds, "1") == 0;
+    *fd_p = -1;
+    unsetenv("LISTEN_PID");
+    unsetenv("LISTEN_FDS");
+    unsetenv("LISTEN_FDNAMES");
+    if (!is_ours)
+        return true;
+    if (!is_one || !listens_at(ACTIVATION_FD, path)) {
+        snprintf(text, text_size,
+                 "socket activation: want one stream socket that listens at %s (ListenStream= of "
+                 "topkd.socket, which must be socket.directory and topkd.sock)",
+                 path);
+        return false;
+    }
+    if (fcntl(ACTIVATION_FD, F_SETFD, FD_CLOEXEC) != 0 ||
+        fcntl(ACTIVATION_FD, F_SETFL, O_NONBLOCK) != 0) {
+        snprintf(text, text_size, "socket activation: %s", strerror(errno));
+        return false;
+    }
+    *fd_p = ACTIVATION_FD;
     return true;
 }
 

@@ -54,4 +54,11 @@ void system_notify_reloading(void);
 /* Interval at which WATCHDOG=1 must be sent, half of what systemd asks; 0: no watchdog. */
 uint64_t system_watchdog_ms(void);
 
+/*
+ * The listening socket that whoever started the process holds for it (socket activation: LISTEN_PID
+ * and LISTEN_FDS, which are taken out of the environment). *fd_p is -1 when there is none. False,
+ * with a text, when there is one that is not a stream socket listening at `path`.
+ */
+bool system_activation(const char *path, int *fd_p, char *text, size_t text_size);
+
 #endif

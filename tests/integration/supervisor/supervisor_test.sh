@@ -570,6 +570,75 @@ systemd_hears_of_every_step() {
     grep -qx 'STOPPING=1' "$dir/notices" || fail "no STOPPING"
 }
 
+# Holds a listening socket at $2 and starts the daemon with it, as systemd does with topkd.socket:
+# again each time that the file $1/start is there, until $1/end is. The daemon's pid is in $1/pid.
+hold_socket() {
+    python3 - "$dir" "$@" >>"$log" 2>&1 <<'PYTHON' &
+import os, socket, sys, time
+folder, path, *command = sys.argv[1:]
+held = socket.socket(socket.AF_UNIX)
+held.bind(path)
+os.chmod(path, 0o660)
+held.listen(64)
+while not os.path.exists(f"{folder}/end"):
+    if not os.path.exists(f"{folder}/start"):
+        time.sleep(0.01)
+        continue
+    os.unlink(f"{folder}/start")
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(held.fileno(), 3)
+        os.set_inheritable(3, True)  # also where it was 3 already
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+        os.execv(command[0], command)
+    with open(f"{folder}/pid", "w") as file:
+        file.write(str(pid))
+    _, status = os.waitpid(pid, 0)
+    with open(f"{folder}/code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+PYTHON
+    helpers+=($!)
+    wait_until "the holder of the socket" test -S "$1"
+}
+
+# The socket outlives the daemon: who comes between two lives of it waits, and is answered.
+socket_of_somebody_else() {
+    local inode asked code=0
+    mkdir -m 750 "$run"
+    hold_socket "$run/topkd.sock" "$bin/topkd" --config "$config"
+    inode=$(stat -c %i "$run/topkd.sock")
+    touch "$dir/start"
+    wait_until "the daemon to be ready" logged ' ready devices='
+    logged "activated socket=ipc://$run/topkd.sock" || fail "the socket was not taken over"
+    expect_status TOPKD_OK ping >/dev/null
+    kill -TERM "$(cat "$dir/pid")"
+    wait_until "the daemon to end" test -s "$dir/code"
+    [[ $(cat "$dir/code") == 0 ]] || fail "exit code $(cat "$dir/code")"
+    [[ $(stat -c %i "$run/topkd.sock") == "$inode" ]] || fail "the socket is another one"
+    probe ping >"$dir/answer" &
+    asked=$!
+    helpers+=("$asked")
+    sleep 0.3
+    alive "$asked" || fail "it did not wait: $(cat "$dir/answer")"
+    touch "$dir/start"
+    wait "$asked" || code=$?
+    grep -q 'status=TOPKD_OK' "$dir/answer" || fail "exit code $code: $(cat "$dir/answer")"
+    wait_until "the second life to be ready" more_lines ' ready devices=' 1
+    kill -TERM "$(cat "$dir/pid")"
+    touch "$dir/end"
+    wait_until "both to end" gone "${helpers[0]}"
+    [[ $(cat "$dir/code") == 0 ]] || fail "exit code $(cat "$dir/code")"
+}
+
+socket_of_somebody_else_at_another_place() {
+    hold_socket "$dir/other.sock" "$bin/topkd" --config "$config"
+    touch "$dir/start"
+    wait_until "the refusal" test -s "$dir/code"
+    touch "$dir/end"
+    [[ $(cat "$dir/code") == 78 ]] || fail "exit code $(cat "$dir/code"), expected 78"
+    logged "want one stream socket that listens at $run/topkd.sock" || fail "no reason"
+}
+
 command_line_and_configuration_errors() {
     refuse 64 'unknown option' "$bin/topkd" --nonsense
     refuse 64 'is how topkd starts its own workers' "$bin/topkd" --worker
