@@ -26,6 +26,7 @@
 #define GREETING_MS 200u
 /* Choice: how long rpc_close waits for NNG, which takes well under a millisecond. */
 #define BURY_S 2
+#define BURY_LOOK_NS 200000 /* choice: the pause between two looks whether it has come back */
 /* Choices: how long a request may wait for its way out. A worker that takes none for so long hangs,
  * or is gone and NNG did not notice, which is likely once NNG is stuck. */
 #define SEND_MS 5000
@@ -156,10 +157,15 @@ static void lose_and_unlock(struct rpc *rpc)
     }
     void (*lost_cb)(void *arg) = rpc->lost_cb;
     void *lost_arg = rpc->lost_arg;
+    rpc->telling = lost_cb != NULL;
     pthread_cond_broadcast(&rpc->changed);
     pthread_mutex_unlock(&rpc->mutex);
     if (lost_cb) {
         lost_cb(lost_arg);
+        pthread_mutex_lock(&rpc->mutex);
+        rpc->telling = false;
+        pthread_cond_broadcast(&rpc->changed);
+        pthread_mutex_unlock(&rpc->mutex);
     }
 }
 
@@ -310,6 +316,10 @@ void rpc_abort(struct rpc *rpc)
     if (!rpc->lost) {
         lose_and_unlock(rpc);
     } else {
+        /* NNG's thread may be in the middle of telling; what it tells is freed after this. */
+        while (rpc->telling) {
+            pthread_cond_wait(&rpc->changed, &rpc->mutex);
+        }
         pthread_mutex_unlock(&rpc->mutex);
     }
     /* First, or it dials again once its pipe is gone; NNG 1.5.2 leaks a pipe that comes up while
@@ -349,10 +359,14 @@ void rpc_close(struct rpc *rpc)
         (void)bury(rpc);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until); /* what pthread_timedjoin_np takes */
-    until.tv_sec += atomic_load(&nng_stuck) ? 0 : BURY_S;
-    if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
+    /* Looked at again and again: the joins that wait do so by a clock that may jump. */
+    const struct timespec pause = {.tv_nsec = BURY_LOOK_NS};
+    uint64_t end_ns = clock_after_ms(atomic_load(&nng_stuck) ? 0 : BURY_S * 1000u);
+    int error;
+    while ((error = pthread_tryjoin_np(thread, NULL)) == EBUSY && !clock_passed(end_ns)) {
+        (void)nanosleep(&pause, NULL);
+    }
+    if (error != 0) {
         atomic_store(&nng_stuck, true);
         (void)pthread_detach(thread);
     }

@@ -10,12 +10,13 @@
 
 struct rpc {
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* up or lost */
+    pthread_cond_t changed; /* up, lost or telling */
     nng_socket socket;
     nng_dialer dialer;
-    int pipe_id; /* of the one pipe that was let in; 0 before */
-    bool up;     /* the pipe was started */
-    bool lost;   /* the pipe is gone, or the connection was aborted */
+    int pipe_id;  /* of the one pipe that was let in; 0 before */
+    bool up;      /* the pipe was started */
+    bool lost;    /* the pipe is gone, or the connection was aborted */
+    bool telling; /* lost_cb runs */
     struct rpc_peer peer;
     struct rpc_exchange *exchanges; /* in flight */
     void (*lost_cb)(void *arg);
