@@ -14,11 +14,13 @@
     X(init, "cuInit", (unsigned flags))                                                            \
     X(device_count, "cuDeviceGetCount", (int *count_p))                                            \
     X(device_get, "cuDeviceGet", (int *device_p, int ordinal))                                     \
-    X(device_uuid, "cuDeviceGetUuid", (unsigned char uuid_p[16], int device))                      \
+    X(device_uuid, "cuDeviceGetUuid_v2", (unsigned char uuid_p[16], int device))                   \
     X(context_retain, "cuDevicePrimaryCtxRetain", (void **context_p, int device))                  \
     X(context_set, "cuCtxSetCurrent", (void *context))                                             \
     X(memory_info, "cuMemGetInfo_v2", (size_t * free_p, size_t * total_p))                         \
-    X(copy_in, "cuMemcpyHtoD_v2", (uintptr_t to, const void *from, size_t size_bytes))             \
+    X(copy_in_async, "cuMemcpyHtoDAsync_v2",                                                       \
+      (uintptr_t to, const void *from, size_t size_bytes, void *stream))                           \
+    X(stream_wait, "cuStreamSynchronize", (void *stream))                                          \
     X(copy_out, "cuMemcpyDtoH_v2", (void *to, uintptr_t from, size_t size_bytes))
 
 static struct {
@@ -39,6 +41,13 @@ static bool driver_load(void)
     DRIVER_TABLE(DRIVER_LOAD)
 #undef DRIVER_LOAD
     return driver.init(0) == 0;
+}
+
+/* 0 when the bytes are there. */
+static int copy_in(void *to, const void *from, size_t size_bytes)
+{
+    int result = driver.copy_in_async((uintptr_t)to, from, size_bytes, NULL);
+    return result != 0 ? result : driver.stream_wait(NULL);
 }
 
 static bool has_uuid(int device, const char *wanted)
@@ -141,8 +150,7 @@ enum topkd_status chaos_matrix_open(struct topkd_client *client, struct inputs_r
         return TOPKD_E_NO_MEMORY;
     }
     inputs_fill(&matrix.inputs, matrix.h_scores);
-    if (is_cuda &&
-        driver.copy_in((uintptr_t)device_at(&matrix, 0), matrix.h_scores, scores_bytes) != 0) {
+    if (is_cuda && copy_in(device_at(&matrix, 0), matrix.h_scores, scores_bytes) != 0) {
         chaos_matrix_close(&matrix);
         return TOPKD_E_SYSTEM;
     }
@@ -188,7 +196,7 @@ void chaos_matrix_ask(struct chaos_matrix *matrix, struct inputs_rng *rng)
             (struct topkd_tensor){.region = region, .offset_bytes = indices_offset(matrix)};
         void *at = device_at(matrix, indices_offset(matrix));
         if (matrix->is_cuda)
-            (void)driver.copy_in((uintptr_t)at, matrix->h_indices, indices_bytes(matrix));
+            (void)copy_in(at, matrix->h_indices, indices_bytes(matrix));
         else
             memcpy(at, matrix->h_indices, indices_bytes(matrix));
     }

@@ -8,7 +8,8 @@
 #   --seed N           of what is drawn; without it a new one, printed
 #   --build DIR        a build (default build/dev, which is made when it is missing)
 #   --device DEVICE    cpu (default) or the UUID of a GPU
-#   --preload LIBRARY  loaded into daemon and clients (a stand-in for the CUDA driver)
+#   --preload LIBRARY  loaded into daemon and clients (a stand-in for the CUDA driver, whose device
+#                      memory lies in /dev/shm: that gets 4 GiB then and is never filled)
 #   --without EVENT    leaves a kind of event out; may be repeated
 #   --json             the summary as one line of JSON, and nothing else on stdout
 #
@@ -25,7 +26,7 @@ usage() {
 }
 
 main() {
-    local minutes=5 seed='' build='' device=cpu json='' arguments=() option
+    local minutes=5 seed='' build='' device=cpu json='' shm=256m arguments=() option
     while (($# > 0)); do
         option=$1
         case $option in
@@ -48,7 +49,11 @@ main() {
         --seed) seed=$2 ;;
         --build) build=$2 ;;
         --device) device=$2 ;;
-        --preload | --without) arguments+=("$option" "$2") ;;
+        --without) arguments+=("$option" "$2") ;;
+        --preload)
+            arguments+=("$option" "$2" --without shm_full)
+            shm=4g
+            ;;
         *)
             usage >&2
             exit 2
@@ -80,11 +85,12 @@ main() {
         unshare --mount --propagation private bash -c '
             set -e
             work=$1
-            shift
-            mount -t tmpfs -o size=256m,mode=1777 tmpfs /dev/shm
+            shm=$2
+            shift 2
+            mount -t tmpfs -o "size=$shm,mode=1777" tmpfs /dev/shm
             mount -t tmpfs -o size=4m tmpfs "$work/log"
             exec python3 "$@"
-        ' _ "$work" "$chaos/chaos.py" --small-disks "${arguments[@]}"
+        ' _ "$work" "$shm" "$chaos/chaos.py" --small-disks "${arguments[@]}"
     else
         python3 "$chaos/chaos.py" "${arguments[@]}"
     fi

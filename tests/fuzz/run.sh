@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Searches with the fuzz targets for inputs that break what they demand.
 #
-#   tests/fuzz/run.sh [--build DIR] [--seconds N] [--merge] [TARGET...]
+#   tests/fuzz/run.sh [--build DIR] [--seconds N | --runs N] [--merge] [TARGET...]
 #
 #   --build DIR   a build made with TOPKD_FUZZ=ON; without it the preset `fuzz` is built (build/fuzz)
 #   --seconds N   for each target (default 600)
+#   --runs N      so many executions of each target instead
 #   --merge       afterwards keep in tests/fuzz/corpus only a smallest set of inputs, old or new, that
 #                 covers as much; to be committed. Inputs with a name of their own are always kept
 #   TARGET        wire_request, wire_reply, settings, npy; without one, all of them
@@ -22,9 +23,9 @@ usage() {
     sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
 }
 
-# search BUILD SECONDS TARGET
+# search BUILD LIMIT TARGET; LIMIT is libFuzzer's
 search() {
-    local build=$1 seconds=$2 target=$3
+    local build=$1 limit=$2 target=$3
     local work=$build/fuzz/$target options=()
     mkdir -p "$work/corpus" "$work/found"
     if [[ -f $fuzz/$target.dict ]]; then options+=("-dict=$fuzz/$target.dict"); fi
@@ -32,9 +33,9 @@ search() {
     for folder in "$fuzz/corpus/$target" "$build/fuzz/seeds/$target"; do
         if [[ -d $folder ]]; then inputs+=("$folder"); fi
     done
-    echo "== $target: $seconds s"
+    echo "== $target: $limit"
     # -timeout: seconds that one input may take; all targets need microseconds
-    nice -n 19 "$build/bin/fuzz_$target" "-max_total_time=$seconds" -timeout=10 \
+    nice -n 19 "$build/bin/fuzz_$target" "$limit" -timeout=10 \
         -rss_limit_mb=2048 "-max_len=$input_size_max" -print_final_stats=1 \
         "-artifact_prefix=$work/found/" "${options[@]}" "${inputs[@]}"
 }
@@ -57,15 +58,19 @@ merge() {
 }
 
 main() {
-    local build='' seconds=600 merging=no targets=()
+    local build='' limit=-max_total_time=600 merging=no targets=()
     while (($# > 0)); do
         case $1 in
-        --build | --seconds)
+        --build | --seconds | --runs)
             if (($# < 2)); then
                 usage >&2
                 exit 2
             fi
-            if [[ $1 == --build ]]; then build=$2; else seconds=$2; fi
+            case $1 in
+            --build) build=$2 ;;
+            --seconds) limit=-max_total_time=$2 ;;
+            --runs) limit=-runs=$2 ;;
+            esac
             shift 2
             ;;
         --merge)
@@ -111,7 +116,7 @@ main() {
     ) 9>"$build/fuzz/seeds.lock"
     local found=no
     for target in "${targets[@]}"; do
-        search "$build" "$seconds" "$target" || found=yes
+        search "$build" "$limit" "$target" || found=yes
     done
     if [[ $found == yes ]]; then
         echo "something was found: see $build/fuzz/*/found" >&2
