@@ -179,12 +179,19 @@ static void send_answer(struct conn *conn, bool is_head)
         conn_close(conn);
 }
 
-static void refuse(struct conn *conn, uint32_t status, bool is_head)
+/* Also of what was not understood: an answer to HEAD has no body, whatever it says. */
+static bool begins_with_head(const struct conn *conn)
+{
+    static const char word[] = "HEAD ";
+    return conn->size >= sizeof word - 1 && memcmp(conn->head, word, sizeof word - 1) == 0;
+}
+
+static void refuse(struct conn *conn, uint32_t status)
 {
     conn->answer.status = status;
     conn->answer.content_type = "text/plain; charset=utf-8";
     textbuf_add(&conn->answer.text, "%u %s\n", status, http_reason(status));
-    send_answer(conn, is_head);
+    send_answer(conn, begins_with_head(conn));
 }
 
 static void answer_request(struct conn *conn, const struct http_request *request)
@@ -195,7 +202,7 @@ static void answer_request(struct conn *conn, const struct http_request *request
     answer->content_type = "text/plain; charset=utf-8";
     server->config.page(server->config.owner, request, answer);
     if (answer->status == 404)
-        refuse(conn, 404, request->is_head);
+        refuse(conn, 404);
     else
         send_answer(conn, request->is_head);
 }
@@ -206,7 +213,7 @@ static void on_timer(uv_timer_t *timer)
 {
     struct conn *conn = timer->data;
     if (conn->state == CONN_READING && conn->size > 0)
-        refuse(conn, 408, false);
+        refuse(conn, 408);
     else
         conn_close(conn);
 }
@@ -239,7 +246,7 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
     if (status == 200)
         answer_request(conn, &request);
     else if (status != 0)
-        refuse(conn, status, false);
+        refuse(conn, status);
 }
 
 /* ---- Accepting ------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #   --runs N      so many executions of each target instead
 #   --merge       afterwards keep in tests/fuzz/corpus only a smallest set of inputs, old or new, that
 #                 covers as much; to be committed. Inputs with a name of their own are always kept
-#   TARGET        wire_request, wire_reply, settings, npy; without one, all of them
+#   TARGET        wire_request, wire_reply, settings, npy, http; without one, all of them
 #
 # What is found lies in DIR/fuzz/TARGET/found, one file an input; the program run with that file
 # repeats it. Inputs that reach new code lie in DIR/fuzz/TARGET/corpus and are used again.
@@ -48,7 +48,7 @@ merge() {
     hash=$(printf '[0-9a-f]%.0s' {1..40}) # names that libFuzzer gives
     rm -rf "$merged"
     mkdir -p "$merged" "$corpus"
-    cp "$seeds"/* "$merged/"
+    if [[ -d $seeds ]]; then cp "$seeds"/* "$merged/"; fi
     find "$corpus" -type f ! -name "$hash" -exec cp {} "$merged/" ';'
     "$build/bin/fuzz_$target" -set_cover_merge=1 -use_counters=0 -max_len=1024 "$merged" \
         "$corpus" "$build/fuzz/$target/corpus"
@@ -95,7 +95,7 @@ main() {
             ;;
         esac
     done
-    if ((${#targets[@]} == 0)); then targets=(wire_request wire_reply settings npy); fi
+    if ((${#targets[@]} == 0)); then targets=(wire_request wire_reply settings npy http); fi
     if [[ -z $build ]]; then
         build=$root/build/fuzz
         (cd "$root" && cmake --preset fuzz && cmake --build --preset fuzz)

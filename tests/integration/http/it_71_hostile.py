@@ -62,6 +62,10 @@ class Refusals(WebTest):
         for data, code in cases:
             self.assertEqual((data[:90], self.raw_code(data)), (data[:90], code))
         self.assertIn(b"\r\nAllow: GET, HEAD\r\n", self.raw(cases[0][0]))
+        for head in (b"HEAD /nowhere HTTP/1.0\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/3.0\r\n\r\n"):
+            answer = self.raw(head)
+            self.assertRegex(answer, rb"^HTTP/1\.1 (404|400|505) ")
+            self.assertTrue(answer.endswith(b"\r\n\r\n"), answer)  # no body
 
     def test_there_is_no_way_to_a_file(self):
         for path in (
