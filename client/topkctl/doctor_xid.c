@@ -57,8 +57,8 @@ static void note_xid(struct doctor *doctor, uint32_t xid, const char *text)
 {
     if (xid_is_hardware(xid)) {
         doctor_note(doctor, DOCTOR_FAIL, "xid",
-                    "drain the node, then reset the GPU; if it comes again, have it replaced",
-                    "%s", text);
+                    "drain the node, then reset the GPU; if it comes again, have it replaced", "%s",
+                    text);
     } else {
         doctor_note(doctor, DOCTOR_WARN, "xid",
                     "look in the kernel's log which process it was; topkd's worker restarts by "
