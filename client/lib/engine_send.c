@@ -1,12 +1,13 @@
 /*
  * engine_send.c - operations leave for the worker, in the order of their start.
  *
- * A message costs the worker some 35 us of wake-ups, most selections less. So when a few messages
- * with selections are on their way already, those that are started meanwhile are gathered, and the
- * next answer takes as many along in one message as keep the messages of about one size. A lone
- * operation, and the first few, leave at once and by themselves. One that names a semaphore may
- * wait for what the program does next: it leaves at once and alone, and counts for nothing here; so
- * that none can be stuck behind it, those that were started before it leave too.
+ * A message costs its client some 50 us of processor time and the worker 7 (measured on an H200's
+ * host, tests/bench/results/h200-service.md), a selection on the device often less. So when a few
+ * messages with selections are on their way already, those that are started meanwhile are gathered,
+ * and the next answer takes as many along in one message as keep the messages of about one size. A
+ * lone operation, and the first few, leave at once and by themselves. One that names a semaphore
+ * may wait for what the program does next: it leaves at once and alone, and counts for nothing
+ * here; so that none can be stuck behind it, those that were started before it leave too.
  */
 #include "engine_internal.h"
 
