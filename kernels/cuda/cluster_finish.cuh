@@ -70,7 +70,8 @@ __device__ __forceinline__ void expect_exchange()
 
 /*
  * Copies `count` entries of every lane's block but the first to `before` and on here, 32 entries a
- * step and warp: copy(block, i, to) starts a load, which is stored once several are under way.
+ * step and warp: load(block, i) starts, and its value goes to store(to, value) once several are
+ * under way.
  */
 template <int THREADS, class Load, class Store>
 __device__ __forceinline__ void pull(uint32_t count, uint32_t before, const Load &load,
