@@ -1,6 +1,6 @@
 /*
- * endpoint_internal.h - what the two files of the endpoint share: endpoint.c opens, accepts and
- * closes; endpoint_pipe.c reads and writes.
+ * endpoint_internal.h - what the files of the endpoint share: endpoint.c opens, accepts and closes,
+ * endpoint_pipe.c has the connections and writes, endpoint_read.c reads.
  */
 #ifndef TOPKD_SERVER_ENDPOINT_INTERNAL_H
 #define TOPKD_SERVER_ENDPOINT_INTERNAL_H
@@ -115,9 +115,19 @@ void endpoint_pipe_open(struct endpoint *endpoint, int fd);
 void endpoint_pipe_doom(struct endpoint_pipe *pipe);
 /* Closes it now: no handler may be at work with it. */
 void endpoint_pipe_forget(struct endpoint_pipe *pipe);
-/* Each starved pipe that may go on has one turn. */
-void endpoint_resume_starved(struct endpoint *endpoint);
+/* What the loop waits for on it follows from its state. */
+void endpoint_pipe_update(struct endpoint_pipe *pipe);
 /* Ends all that are held. */
 void endpoint_requests_free(struct endpoint *endpoint);
+
+/* ---- endpoint_read.c ------------------------------------------------------------------------- */
+
+extern const uint8_t endpoint_greeting_start[4];
+
+/* One read; the loop comes back while there is more. */
+void endpoint_pipe_read(struct endpoint_pipe *pipe);
+/* Each starved pipe that may go on has one turn. */
+void endpoint_resume_starved(struct endpoint *endpoint);
+void endpoint_starved_remove(struct endpoint_pipe *pipe);
 
 #endif

@@ -12,14 +12,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static const uint8_t greeting_start[4] = {0, 'S', 'P', 0};
+const uint8_t endpoint_greeting_start[4] = {0, 'S', 'P', 0};
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
-/* ---- What the loop waits for ------------------------------------------------------------------
- */
+/* ---- What the loop waits for ----------------------------------------------------------------- */
 
-static void update_events(struct endpoint_pipe *pipe)
+void endpoint_pipe_update(struct endpoint_pipe *pipe)
 {
     int events = 0;
     if (pipe->is_forgotten)
@@ -45,12 +44,11 @@ void endpoint_pipe_doom(struct endpoint_pipe *pipe)
         return;
     pipe->is_doomed = true;
     pipe->endpoint->num_doomed++;
-    update_events(pipe);
+    endpoint_pipe_update(pipe);
     endpoint_look_later(pipe->endpoint);
 }
 
-/* ---- The end of requests and pipes -------------------------------------------------------------
- */
+/* ---- The end of requests and pipes ----------------------------------------------------------- */
 
 static void free_if_unused(struct endpoint_pipe *pipe)
 {
@@ -95,20 +93,6 @@ static void poll_closed(uv_handle_t *handle)
     endpoint_handle_gone(endpoint);
 }
 
-static void starved_remove(struct endpoint_pipe *pipe)
-{
-    struct endpoint *endpoint = pipe->endpoint;
-    struct endpoint_pipe **link = &endpoint->first_starved;
-    while (*link != pipe)
-        link = &(*link)->next_starved;
-    *link = pipe->next_starved;
-    if (endpoint->last_starved == &pipe->next_starved)
-        endpoint->last_starved = link;
-    pipe->next_starved = NULL;
-    pipe->is_starved = false;
-    endpoint->num_starved--;
-}
-
 static void drop_outgoing(struct endpoint_pipe *pipe)
 {
     while (pipe->first_out != NULL) {
@@ -136,7 +120,7 @@ void endpoint_pipe_forget(struct endpoint_pipe *pipe)
     if (pipe->is_doomed)
         endpoint->num_doomed--;
     if (pipe->is_starved)
-        starved_remove(pipe);
+        endpoint_starved_remove(pipe);
     drop_outgoing(pipe);
     free(pipe->message);
     free(pipe->backlog);
@@ -150,8 +134,7 @@ void endpoint_pipe_forget(struct endpoint_pipe *pipe)
         endpoint->handler->closed(endpoint->owner, pipe);
 }
 
-/* ---- Writing -----------------------------------------------------------------------------------
- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 /* False: the connection is broken. */
 static bool flush(struct endpoint_pipe *pipe)
@@ -248,7 +231,7 @@ void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t 
                  pipe->num_unsent, pipe->peer.uid, pipe->peer.pid);
         endpoint_pipe_doom(pipe);
     }
-    update_events(pipe);
+    endpoint_pipe_update(pipe);
     request_end(request);
 }
 
@@ -257,199 +240,7 @@ void endpoint_drop(struct endpoint_request *request)
     request_end(request);
 }
 
-/* ---- Reading -----------------------------------------------------------------------------------
- */
-
-/* The peer's greeting is complete. */
-static void greet(struct endpoint_pipe *pipe)
-{
-    struct endpoint *endpoint = pipe->endpoint;
-    uint16_t protocol, reserved;
-    memcpy(&protocol, pipe->head + 4, sizeof(protocol));
-    memcpy(&reserved, pipe->head + 6, sizeof(reserved));
-    if (memcmp(pipe->head, greeting_start, sizeof(greeting_start)) != 0 ||
-        be16toh(protocol) != SP_REQ || reserved != 0) {
-        endpoint_pipe_doom(pipe);
-        return;
-    }
-    pipe->has_greeted = true;
-    if (endpoint->handler->opened != NULL)
-        endpoint->handler->opened(endpoint->owner, pipe);
-}
-
-/* The head of a message is complete. */
-static void begin_message(struct endpoint_pipe *pipe)
-{
-    uint64_t length;
-    memcpy(&length, pipe->head + 1, sizeof(length));
-    length = be64toh(length);
-    if (pipe->head[0] != 1 || length > RECEIVE_SIZE_MAX || length < sizeof(uint32_t)) {
-        log_debug("connection_closed",
-                  "reason=no_message length=%" PRIu64 " uid=%" PRId64 " pid=%" PRId64, length,
-                  pipe->peer.uid, pipe->peer.pid);
-        endpoint_pipe_doom(pipe);
-        return;
-    }
-    pipe->message = malloc(sizeof(*pipe->message) + length);
-    if (pipe->message == NULL) {
-        log_error("message_lost", "reason=no_memory size_bytes=%" PRIu64, length);
-        endpoint_pipe_doom(pipe);
-        return;
-    }
-    *pipe->message = (struct endpoint_request){.pipe = pipe, .size = length};
-    pipe->message_size = 0;
-}
-
-/* Finds the end of the identifiers; false when there is none. */
-static bool find_hops(struct endpoint_request *request)
-{
-    for (size_t at = 0; at + 4 <= request->size && at < 4 * SP_HOPS_MAX; at += 4) {
-        if ((request->bytes[at] & SP_HOP_LAST) != 0) {
-            request->hops_size = at + 4;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The message is complete, and a request is free for it. */
-static void deliver(struct endpoint_pipe *pipe)
-{
-    struct endpoint *endpoint = pipe->endpoint;
-    struct endpoint_request *request = pipe->message;
-
-    pipe->message = NULL;
-    if (!find_hops(request)) {
-        free(request);
-        endpoint_pipe_doom(pipe);
-        return;
-    }
-    request->next = endpoint->requests;
-    if (request->next != NULL)
-        request->next->previous = request;
-    endpoint->requests = request;
-    endpoint->num_requests++;
-    pipe->num_requests++;
-    pipe->active_ms = uv_now(endpoint->loop);
-    endpoint->handler->request(endpoint->owner, request);
-}
-
-/* The next message must wait: what was read does so here, what was not with the sender. */
-static void starve(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
-{
-    struct endpoint *endpoint = pipe->endpoint;
-    topkd_assert(size <= READ_SIZE);
-    if (size > 0 && pipe->backlog == NULL)
-        pipe->backlog = malloc(READ_SIZE);
-    if (size > 0 && pipe->backlog == NULL) {
-        log_error("message_lost", "reason=no_memory size_bytes=%zu", size);
-        endpoint_pipe_doom(pipe);
-        return;
-    }
-    if (size > 0)
-        memmove(pipe->backlog, bytes, size); /* it may lie there already, further on */
-    pipe->backlog_size = size;
-    pipe->is_starved = true;
-    pipe->next_starved = NULL;
-    *endpoint->last_starved = pipe;
-    endpoint->last_starved = &pipe->next_starved;
-    endpoint->num_starved++;
-}
-
-/* Whether a message may be handed over: a request is free, and the peer takes its replies. */
-static bool may_go_on(const struct endpoint_pipe *pipe)
-{
-    const struct endpoint *endpoint = pipe->endpoint;
-    return endpoint->num_requests < endpoint->limits.num_contexts && pipe->first_out == NULL;
-}
-
-static size_t copy_some(uint8_t *to, size_t *have_p, size_t want, const uint8_t *from, size_t size)
-{
-    size_t num = want - *have_p < size ? want - *have_p : size;
-    memcpy(to + *have_p, from, num);
-    *have_p += num;
-    return num;
-}
-
-/* Takes bytes apart into messages, and hands those over: one turn of the pipe. */
-static void feed(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
-{
-    size_t at = 0;
-    uint32_t num_delivered = 0;
-    while (!pipe->is_doomed) {
-        if (pipe->message != NULL && pipe->message_size == pipe->message->size) {
-            if (num_delivered == TURN_MESSAGES || !may_go_on(pipe)) {
-                starve(pipe, bytes + at, size - at);
-                if (num_delivered == TURN_MESSAGES)
-                    endpoint_look_later(pipe->endpoint);
-                return;
-            }
-            num_delivered++;
-            deliver(pipe);
-        } else if (at == size) {
-            return;
-        } else if (pipe->message != NULL) {
-            at += copy_some(pipe->message->bytes, &pipe->message_size, pipe->message->size,
-                            bytes + at, size - at);
-        } else {
-            size_t want = pipe->has_greeted ? SP_HEAD_SIZE : SP_GREETING_SIZE;
-            at += copy_some(pipe->head, &pipe->head_size, want, bytes + at, size - at);
-            if (pipe->head_size < want)
-                return;
-            pipe->head_size = 0;
-            if (pipe->has_greeted)
-                begin_message(pipe);
-            else
-                greet(pipe);
-        }
-    }
-}
-
-void endpoint_resume_starved(struct endpoint *endpoint)
-{
-    uint32_t num_left = endpoint->num_starved;
-    struct endpoint_pipe *next = endpoint->first_starved;
-    while (num_left-- > 0) {
-        struct endpoint_pipe *pipe = next;
-        next = pipe->next_starved;
-        if (!may_go_on(pipe))
-            continue; /* the end of a request or of a reply lets us look again */
-        starved_remove(pipe);
-        feed(pipe, pipe->backlog, pipe->backlog_size);
-        if (!pipe->is_starved) {
-            free(pipe->backlog);
-            pipe->backlog = NULL;
-            pipe->backlog_size = 0;
-        }
-        update_events(pipe);
-    }
-}
-
-/* One read; the loop comes back while there is more. */
-static void read_some(struct endpoint_pipe *pipe)
-{
-    struct endpoint *endpoint = pipe->endpoint;
-    uint8_t *to = endpoint->scratch;
-    size_t room = sizeof(endpoint->scratch);
-    bool is_large = false; /* what is missing of a large message goes where it belongs */
-
-    if (pipe->message != NULL && pipe->message->size - pipe->message_size >= room) {
-        is_large = true;
-        to = pipe->message->bytes + pipe->message_size;
-        room = pipe->message->size - pipe->message_size;
-    }
-    ssize_t got = recv(pipe->fd, to, room, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (got <= 0) {
-        endpoint_pipe_doom(pipe);
-    } else if (is_large) {
-        pipe->message_size += (size_t)got;
-        feed(pipe, NULL, 0);
-    } else {
-        feed(pipe, to, (size_t)got);
-    }
-}
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
@@ -463,12 +254,11 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     if (pipe->is_starved && pipe->first_out == NULL)
         endpoint_look_later(pipe->endpoint);
     if ((events & UV_READABLE) != 0 && !pipe->is_doomed)
-        read_some(pipe);
-    update_events(pipe);
+        endpoint_pipe_read(pipe);
+    endpoint_pipe_update(pipe);
 }
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static void read_peer(struct endpoint_pipe *pipe)
 {
@@ -496,8 +286,8 @@ static bool send_greeting(const struct endpoint_pipe *pipe)
 {
     uint8_t greeting[SP_GREETING_SIZE] = {0};
     const uint16_t protocol = htobe16(SP_REP);
-    memcpy(greeting, greeting_start, sizeof(greeting_start));
-    memcpy(greeting + sizeof(greeting_start), &protocol, sizeof(protocol));
+    memcpy(greeting, endpoint_greeting_start, sizeof(endpoint_greeting_start));
+    memcpy(greeting + sizeof(endpoint_greeting_start), &protocol, sizeof(protocol));
     return send(pipe->fd, greeting, sizeof(greeting), MSG_DONTWAIT | MSG_NOSIGNAL) ==
            (ssize_t)sizeof(greeting);
 }
@@ -534,11 +324,10 @@ void endpoint_pipe_open(struct endpoint *endpoint, int fd)
     endpoint->pipes = pipe;
     endpoint->num_pipes++;
     endpoint->num_handles++;
-    update_events(pipe);
+    endpoint_pipe_update(pipe);
 }
 
-/* ---- Pipes and requests as others see them -----------------------------------------------------
- */
+/* ---- Pipes and requests as others see them --------------------------------------------------- */
 
 const struct peer *endpoint_pipe_peer(const struct endpoint_pipe *pipe)
 {
