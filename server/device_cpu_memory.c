@@ -225,6 +225,13 @@ static enum topkd_status explain_open(const char *name, int error, char *detail)
                           "the worker (uid %u) may not open %s: let it in by an access list or its "
                           "group, or run the daemon as root",
                           geteuid(), name);
+    if (error == EMFILE || error == ENFILE || error == ENOMEM)
+        /* It passes, and is no fault of the object: a client that renews its session tries again.
+         */
+        return detail_set(detail, TOPKD_E_NO_MEMORY,
+                          "the worker cannot open %s now: %s; raise its limit of open files "
+                          "(LimitNOFILE=, ulimit -n)",
+                          name, strerror(error));
     return detail_set(detail, TOPKD_E_MAP_FAILED,
                       "cannot open %s: %s; both processes need the same /dev/shm (containers: one "
                       "IPC namespace or a shared mount)",

@@ -145,8 +145,8 @@ static void it_82_descriptors_run_out(void **state)
     struct raw_shm shm; /* mapping it needs a descriptor */
     raw_shm_create(&shm, 4096);
     request = raw_register_request(&client, &shm, WIRE_ACCESS_READ);
-    enum topkd_status status = raw_call(&client, &request, &reply);
-    assert_true(status == TOPKD_E_MAP_FAILED || status == TOPKD_E_SYSTEM);
+    /* It passes: a status that libtopkd takes for a reason to try again. */
+    assert_int_equal(raw_call(&client, &request, &reply), TOPKD_E_NO_MEMORY);
     assert_int_equal(prlimit(worker.pid, RLIMIT_NOFILE, &before, NULL), 0);
     raw_open(&late, &worker);
     raw_expect_selects(&late);
