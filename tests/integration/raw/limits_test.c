@@ -162,7 +162,7 @@ static void it_82_descriptors_run_out(void **state)
 
 /* ---- Latency of another ---------------------------------------------------------------------- */
 
-enum { CALLS = 150, ATTEMPTS = 8, ROWS = 16, WIDTH = 16384, K = 64 };
+enum { CALLS = 150, ATTEMPTS = 16, ROWS = 16, WIDTH = 16384, K = 64 };
 
 static uint8_t bytes[WIRE_MESSAGE_SIZE_MAX];
 static struct wire_buffer buffer;
@@ -266,8 +266,9 @@ static uint64_t p99_us(struct raw_client *client, const struct raw_shm *shm)
     return took_us[CALLS - 1 - CALLS / 100];
 }
 
-/* Whether, alone and beside the other in turn, the other ever leaves p99 below twice its value
- * alone. Turns, since what else runs on this machine must not be taken for the other's doing. */
+/* Alone and beside the other in turn: the least p99 beside it must be at most twice the median of
+ * those alone. In turns, and so compared, because what else runs on this machine must not be taken
+ * for the other's doing. */
 static void expect_no_harm(const char *yaml, bool reads)
 {
     struct raw_worker worker;
@@ -297,8 +298,9 @@ static void expect_no_harm(const char *yaml, bool reads)
     raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
     (void)p99_us(&client, &shm); /* warm */
     bool is_harmless = false;
+    uint64_t all_alone_us[ATTEMPTS], least_us = UINT64_MAX;
     for (int i = 0; i < ATTEMPTS && !is_harmless; i++) {
-        uint64_t alone_us = p99_us(&client, &shm);
+        uint64_t alone_us = all_alone_us[i] = p99_us(&client, &shm);
         assert_int_equal(kill(pid, SIGCONT), 0);
         raw_sleep_ms(50);
         uint64_t beside_us = p99_us(&client, &shm);
@@ -306,7 +308,9 @@ static void expect_no_harm(const char *yaml, bool reads)
         raw_sleep_ms(50); /* what it had sent is done */
         print_message("p99 alone %d us, beside %s %d us\n", (int)alone_us,
                       reads ? "a flood" : "one that never reads", (int)beside_us);
-        is_harmless = beside_us <= 2 * alone_us;
+        least_us = beside_us < least_us ? beside_us : least_us;
+        qsort(all_alone_us, (size_t)i + 1, sizeof(all_alone_us[0]), compare_u64);
+        is_harmless = i >= 2 && least_us <= 2 * all_alone_us[i / 2];
     }
     assert_int_equal(waitpid(pid, NULL, WNOHANG), 0); /* it was at work all the time */
     assert_int_equal(kill(pid, SIGKILL), 0);
