@@ -406,7 +406,8 @@ void service_case_lane_survive(const struct service_options *options)
         if (info.num_renewals > 0 && options->rounds > 0)
             break;
     }
-    CHECK(num_reports > 0, "no failure was reported");
+    /* A quick successor may have taken the lane over before a step failed. */
+    CHECK(num_reports > 0 || (info.num_renewals > 0 && num_wrong == 0), "no failure was reported");
     if (options->rounds == 0) {
         CHECK(!info.is_served, "somebody serves the lane");
         EXPECT(info.status, topkd_lane_enqueue(fixture.lane, fixture.stream));
