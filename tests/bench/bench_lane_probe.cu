@@ -119,8 +119,8 @@ __global__ void middle_kernel(struct step *step)
         spin(now());
 }
 
-__global__ void end_kernel(struct step *step, volatile uint32_t *mailbox, volatile uint64_t *h_passed,
-                           int fence)
+__global__ void end_kernel(struct step *step, volatile uint32_t *mailbox,
+                           volatile uint64_t *h_passed, int fence)
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     if (fence)
@@ -240,8 +240,9 @@ static void answer_way(struct shared *shared, int number, CUstream stream, CUdev
         launched += CHUNK;
     }
     CU(cuStreamSynchronize(stream));
-    printf("  arming: %.2f us of a processor for each step, %d steps a launch, worst launch %.0f us\n",
-           spent_us / launched, CHUNK, worst_us);
+    printf(
+        "  arming: %.2f us of a processor for each step, %d steps a launch, worst launch %.0f us\n",
+        spent_us / launched, CHUNK, worst_us);
     fflush(stdout);
     CU(cuGraphExecDestroy(exec));
     RT(cudaFree(d_step));
@@ -263,7 +264,8 @@ static int child(struct shared *shared, int steps)
     shared->way_ready.store(0);
     for (int i = 1; i < NUM_WAYS; i++) {
         await(shared->way_wanted, i);
-        answer_way(shared, i, stream, ways[i].device_mailbox ? device_mailbox : host_mailbox, steps);
+        answer_way(shared, i, stream, ways[i].device_mailbox ? device_mailbox : host_mailbox,
+                   steps);
     }
     return 0;
 }
@@ -368,8 +370,8 @@ static void try_calls(struct shared *shared, CUdeviceptr mailbox)
 {
     CUstream armed, other, made = NULL;
     CUdeviceptr memory = 0, large = 0, reserved = 0;
-    void *host = NULL, *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                                    -1, 0);
+    void *host = NULL,
+         *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     unsigned *count;
     CU(cuStreamCreate(&armed, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
@@ -407,8 +409,8 @@ static void try_calls(struct shared *shared, CUdeviceptr mailbox)
     });
     tried("cuGraphExecDestroy", [&] { return cuGraphExecDestroy(exec); });
     tried("cudaFuncSetAttribute", [&] {
-        return (CUresult)cudaFuncSetAttribute(
-            middle_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536);
+        return (CUresult)cudaFuncSetAttribute(middle_kernel,
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize, 65536);
     });
     tried("cuMemAddressReserve", [&] { return cuMemAddressReserve(&reserved, 2 << 20, 0, 0, 0); });
     tried("cuMemAddressFree", [&] { return cuMemAddressFree(reserved, 2 << 20); });
@@ -443,8 +445,8 @@ static int parent(struct shared *shared, int steps)
 int main(int argc, char **argv)
 {
     const int steps = (argc > 1 ? atoi(argv[1]) : 4000) / CHUNK * CHUNK;
-    struct shared *shared =
-        (struct shared *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct shared *shared = (struct shared *)mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared->way_ready.store(-1);
     const pid_t pid = fork(); /* before any of the two has touched CUDA */
     if (pid == 0) {

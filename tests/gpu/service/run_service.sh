@@ -444,6 +444,13 @@ group_lanes() {
     check "lane: worker dies, device memory" it_worker_dies_under_lane 3
     check "lane: daemon dies for good" it_daemon_dies_under_lane
     check "lane: afterwards" client lane_steps "$url" 2 2
+    [ -n "$stand_in" ] && return
+    if python3 -c 'import torch' 2>/dev/null; then
+        check "lane in a PyTorch CUDA graph" \
+            timeout -k 2 90 python3 "$here/torch_lane.py" "$bin/../lib/libtopkd.so.0" "$url"
+    else
+        echo "skip $mode lane in a PyTorch CUDA graph: no torch in this python3"
+    fi
 }
 
 group_two() {
