@@ -1,7 +1,8 @@
 /*
  * lane.h - lanes: selection inside a CUDA graph of the caller's (topkd.h).
  *
- *   lane.c         open, close, renewal; the watcher, which answers steps that no worker serves
+ *   lane.c         open, close, what became of steps
+ *   lane_renew.c   renewal; the watcher, which answers steps that no worker serves
  *   cuda_lane.c    the mailbox, and the operations of streams on it
  *
  * The mailbox is this process's memory, so that its addresses, and the graphs that hold them, stay
@@ -68,7 +69,15 @@ struct topkd_lane {
     uint64_t num_failed, num_reported, num_renewals;
 };
 
-/* ---- lane.c ---------------------------------------------------------------------------------- */
+/* ---- lane_renew.c ---------------------------------------------------------------------------- */
+
+/* Starts the watcher, once a client. Without the mutex. */
+enum topkd_status lanes_watch(struct topkd_client *client, char *detail);
+
+/* What opens the lane on this session. With the mutex. */
+enum topkd_status lane_fill_open(const struct topkd_lane *lane, const struct session *session,
+                                 const struct wire_memory *file, struct wire_request *request,
+                                 char *detail);
 
 /* With the mutex: the session is gone, and the steps are the library's to answer. */
 void lanes_lose(struct topkd_client *client, const struct session *session,
@@ -80,6 +89,8 @@ enum topkd_status lanes_renew(struct topkd_client *client, struct link *link, ch
 
 /* With the mutex: the link has become the client's. */
 void lanes_take(struct topkd_client *client, const struct link *link);
+
+/* ---- lane.c ---------------------------------------------------------------------------------- */
 
 /* Closes every lane. Without the mutex. */
 void lanes_close(struct topkd_client *client);

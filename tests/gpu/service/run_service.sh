@@ -342,7 +342,18 @@ it_lane_client_stops() { # SIGSTOP: its lane waits for nobody after a moment; it
     return $status
 }
 
+wait_ready() { # every device: a client takes the first ready one, and that worker is killed
+    for _ in $(seq 200); do
+        ctl devices 2>/dev/null | awk '/^GPU-/ {n++; r += $2 == "ready"} END {exit !(n && n == r)}' &&
+            return 0
+        sleep 0.1
+    done
+    echo "not every device is ready"
+    return 1
+}
+
 it_worker_dies_under_lane() { # seed
+    wait_ready || return 1
     : >"$work/held"
     "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 3 "$1" \
         >"$work/held" 2>&1 &
@@ -352,6 +363,7 @@ it_worker_dies_under_lane() { # seed
     kill -KILL "$(worker_pid)"
     wait "$held"; local status=$?
     cat "$work/held"
+    [ $status = 0 ] || echo "exit status $status"
     return $status
 }
 
@@ -366,6 +378,7 @@ it_daemon_dies_under_lane() { # for good: steps end all the same, and the client
     daemon=
     wait "$held"; local status=$?
     cat "$work/held"
+    [ $status = 0 ] || echo "exit status $status"
     start || return 1
     return $status
 }

@@ -56,6 +56,13 @@ CUresult fake_push(CUstream stream, const struct fake_op *op);
 /* What a stream does with FAKE_SELECT. */
 void fake_select(const void *args);
 
+/* And with the other two. */
+struct topk_step;
+void fake_step_begin(struct topk_step *step);
+void fake_step_end(struct topk_step *step);
+
+void fake_pause_us(long us);
+
 /* What frees memory goes through here first, what else enters the driver through the other. */
 void fake_wall_meet(const char *call);
 void fake_wall_pass(void);

@@ -1,0 +1,205 @@
+/*
+ * lane_model_test.c - the rules of topk_step.h as threads: a client's stream that asks, the stream
+ * of a worker with steps armed ahead, and a controller that pauses it again and again, as closing
+ * memory does. Each request must be selected exactly once, in order, and no step may wait while the
+ * controller holds a pause. Broken rules, one at a time, must be noticed: a model that passes
+ * whatever it is given proves nothing.
+ */
+#include "topk_step.h"
+#include "topkd_wire.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka.h needs the headers above. */
+#include <cmocka.h>
+
+enum { AHEAD = 8, REQUESTS = 5000, BROKEN_REQUESTS = 2000000 };
+
+/* What may be broken. */
+enum rule {
+    RULE_ALL,
+    RULE_ASKED_IN_PAUSE, /* begin does not read the word while paused: empty steps look real */
+    RULE_ORDER,          /* the release comes before `paused` */
+};
+
+struct model {
+    enum rule broken;
+    uint32_t num_requests;
+    _Atomic uint64_t mailbox; /* word below, release above */
+    atomic_uint paused;
+    atomic_ullong num_armed, num_ended;
+    atomic_uint num_waiting; /* the stream is inside a wait */
+    atomic_bool is_over;
+    atomic_ullong request; /* the input of the step: its number */
+    atomic_ullong answer;  /* the output */
+    uint64_t num_selected; /* of the worker's stream alone */
+    atomic_bool is_wrong;
+};
+
+#define RELEASED ((uint64_t)WIRE_MAILBOX_RELEASED << 32)
+
+static uint32_t word_of(struct model *model)
+{
+    return (uint32_t)atomic_load(&model->mailbox);
+}
+
+/* A store to one half, as the hardware does: the other one stays. */
+static void store_word(struct model *model, uint32_t word)
+{
+    uint64_t old = atomic_load(&model->mailbox);
+    while (
+        !atomic_compare_exchange_weak(&model->mailbox, &old, (old & ~UINT64_C(0xffffffff)) | word))
+        ;
+}
+
+static void maybe_yield(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    if ((*seed >> 33) % 16 == 0)
+        sched_yield();
+}
+
+/* ---- The client's stream --------------------------------------------------------------------- */
+
+static void *client_main(void *arg)
+{
+    struct model *model = arg;
+    uint64_t seed = 1;
+    for (uint64_t i = 1; i <= model->num_requests && !atomic_load(&model->is_wrong); i++) {
+        atomic_store(&model->request, i);
+        maybe_yield(&seed);
+        store_word(model, TOPK_STEP_ASKED);
+        while ((word_of(model) & TOPK_STEP_ANSWERED) == 0 && !atomic_load(&model->is_wrong))
+            sched_yield();
+        if (atomic_load(&model->answer) != i)
+            atomic_store(&model->is_wrong, true);
+        maybe_yield(&seed);
+    }
+    atomic_store(&model->is_over, true);
+    return NULL;
+}
+
+/* ---- The worker's stream --------------------------------------------------------------------- */
+
+static bool passes(struct model *model)
+{
+    return (atomic_load(&model->mailbox) & (RELEASED | TOPK_STEP_ASKED)) != 0;
+}
+
+static void run_step(struct model *model, uint64_t *seed)
+{
+    if (!passes(model)) {
+        atomic_fetch_add(&model->num_waiting, 1);
+        while (!passes(model))
+            sched_yield();
+        atomic_fetch_sub(&model->num_waiting, 1);
+    }
+    maybe_yield(seed);
+    bool is_real = true;
+    if (atomic_load(&model->paused) != 0 && model->broken != RULE_ASKED_IN_PAUSE)
+        is_real = word_of(model) == TOPK_STEP_ASKED;
+    maybe_yield(seed);
+    if (is_real) {
+        uint64_t request = atomic_load(&model->request);
+        if (request != ++model->num_selected) /* once, and in order */
+            atomic_store(&model->is_wrong, true);
+        atomic_store(&model->answer, request);
+        maybe_yield(seed);
+        store_word(model, TOPK_STEP_ANSWERED);
+    }
+    atomic_fetch_add(&model->num_ended, 1);
+}
+
+static void *stream_main(void *arg)
+{
+    struct model *model = arg;
+    uint64_t seed = 2;
+    for (;;) {
+        while (atomic_load(&model->num_armed) == atomic_load(&model->num_ended)) {
+            if (atomic_load(&model->is_over))
+                return NULL;
+            sched_yield();
+        }
+        run_step(model, &seed);
+    }
+}
+
+/* ---- The controller -------------------------------------------------------------------------- */
+
+static void pause_begin(struct model *model, uint64_t *seed)
+{
+    if (model->broken != RULE_ORDER)
+        atomic_store(&model->paused, 1);
+    maybe_yield(seed);
+    atomic_fetch_or(&model->mailbox, RELEASED);
+    maybe_yield(seed);
+    atomic_store(&model->paused, 1);
+    while (atomic_load(&model->num_ended) != atomic_load(&model->num_armed))
+        sched_yield();
+}
+
+static void pause_end(struct model *model)
+{
+    atomic_fetch_and(&model->mailbox, ~RELEASED);
+    atomic_store(&model->paused, 0);
+}
+
+static void control(struct model *model)
+{
+    uint64_t seed = 3;
+    for (uint64_t turn = 0; !atomic_load(&model->is_over); turn++) {
+        while (atomic_load(&model->num_armed) - atomic_load(&model->num_ended) < AHEAD)
+            atomic_fetch_add(&model->num_armed, 1);
+        for (uint64_t i = 0; i < turn % 64; i++)
+            maybe_yield(&seed);
+        pause_begin(model, &seed);
+        for (int i = 0; i < 20; i++) { /* what would block is called here */
+            if (atomic_load(&model->num_waiting) != 0)
+                atomic_store(&model->is_wrong, true);
+            maybe_yield(&seed);
+        }
+        pause_end(model);
+    }
+    pause_begin(model, &seed); /* the stream runs out */
+}
+
+static bool run(enum rule broken, uint32_t num_requests)
+{
+    static struct model model;
+    model = (struct model){.broken = broken, .num_requests = num_requests};
+    pthread_t client, stream;
+    assert_int_equal(pthread_create(&client, NULL, client_main, &model), 0);
+    assert_int_equal(pthread_create(&stream, NULL, stream_main, &model), 0);
+    control(&model);
+    pthread_join(client, NULL);
+    pthread_join(stream, NULL);
+    return !atomic_load(&model.is_wrong) && model.num_selected == num_requests;
+}
+
+static void each_request_is_selected_once_beside_pauses(void **state)
+{
+    (void)state;
+    assert_true(run(RULE_ALL, REQUESTS));
+}
+
+static void broken_rules_are_noticed(void **state)
+{
+    (void)state;
+    assert_false(run(RULE_ASKED_IN_PAUSE, BROKEN_REQUESTS));
+    assert_false(run(RULE_ORDER, BROKEN_REQUESTS));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_request_is_selected_once_beside_pauses),
+        cmocka_unit_test(broken_rules_are_noticed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
