@@ -138,8 +138,7 @@ inline bool decode(const fb::LaneOpenRequest &t, wire_lane_open_request &m, char
         return wire_fail(detail, "shape: missing in a lane_open request");
     decode(t.live_rows(), m.live_rows);
     decode(t.device_mailbox(), m.device_mailbox);
-    return decode(*t.shape(), m.shape, detail) &&
-           decode(t.mailbox(), m.mailbox, "mailbox", detail);
+    return decode(*t.shape(), m.shape, detail) && decode(t.mailbox(), m.mailbox, "mailbox", detail);
 }
 
 inline Offset<fb::LaneCloseRequest> encode(FlatBufferBuilder &fbb, const wire_lane_close_request &m)
