@@ -171,7 +171,7 @@ enum topkd_status topkd_lane_open(struct topkd_client *client,
     uint64_t deadline_ns = client_deadline_ns(client, request->timeout_ms);
     struct topkd_lane *lane = NULL;
     status = make_lane(client, request, options, &lane, detail);
-    if (status != TOPKD_OK) {
+    if (!lane) {
         return status;
     }
     struct opening opening = {.lane = lane};
