@@ -148,6 +148,25 @@ folder_stays_when_the_service_restarts() {
     [[ $(machine_run stat -c %i /run/topkd) == "$before" ]] || fail "/run/topkd is another folder"
 }
 
+# The socket held by systemd: the daemon starts with its first client, and the socket outlives it.
+socket_activation() {
+    local socket
+    shell 'cp /usr/share/doc/topkd/examples/topkd.socket /etc/systemd/system/ &&
+        systemctl daemon-reload && systemctl stop topkd && systemctl start topkd.socket &&
+        systemd-analyze verify --man=no topkd.socket'
+    [[ $(property ActiveState) == inactive ]] || fail "the daemon runs before anybody asked"
+    [[ $(machine_run stat -c '%U:%G %a' /run/topkd/topkd.sock) == 'topkd:topkd 660' ]] ||
+        fail "the socket is $(machine_run stat -c '%U:%G %a' /run/topkd/topkd.sock)"
+    client alice /clients/first_client >/dev/null || fail "the client that starts the daemon"
+    [[ $(property ActiveState) == active ]] || fail "no daemon for the client"
+    socket=$(machine_run stat -c %i /run/topkd/topkd.sock)
+    machine_run systemctl restart topkd
+    client alice /clients/first_client >/dev/null || fail "a client after a restart"
+    [[ $(machine_run stat -c %i /run/topkd/topkd.sock) == "$socket" ]] || fail "it is another socket"
+    shell 'systemctl stop topkd.socket topkd && rm /etc/systemd/system/topkd.socket &&
+        systemctl daemon-reload && systemctl start topkd'
+}
+
 # The user of the clients, as MPS wants it: mps.conf with its lines taken in.
 service_as_root() {
     shell 'sed "s/^#\([A-Z][A-Za-z]*=\)/\1/" /usr/share/doc/topkd/examples/mps.conf \
@@ -208,7 +227,7 @@ main() {
     machine_copy "$bin"/first_client "$bin"/indexer_client /clients
     for step in packages_install units_are_right service_is_confined clients_of_several_users \
         killed_client_leaves_nothing reload_and_worker_death watchdog \
-        folder_stays_when_the_service_restarts service_as_root upgrade disabled_stays_disabled \
+        folder_stays_when_the_service_restarts socket_activation service_as_root upgrade disabled_stays_disabled \
         remove_and_purge; do
         "$step"
         echo "service_test: ok: $step"
