@@ -70,7 +70,7 @@ static void note_xid(struct doctor *doctor, uint32_t xid, const char *text)
 /* What NVML tells of within a moment. */
 static void watch(struct doctor *doctor, void *const *devices, unsigned count)
 {
-    struct nvml_events events;
+    struct nvml_events events = {0};
     struct nvml_event event = {0};
     void *set = NULL;
     unsigned num_watched = 0;

@@ -75,6 +75,21 @@ struct step {
     unsigned long long passed;
 };
 
+/* Programmatic launches, as kernels/cuda/task.cuh says. Older GPUs launch one after the other. */
+__device__ static void launch_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ static void launch_release()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ static unsigned long long now()
 {
     unsigned long long ns;
@@ -104,7 +119,7 @@ __global__ void last_kernel(unsigned long long *stamps, unsigned *count)
 
 __global__ void begin_kernel(struct step *step, volatile uint64_t *mailbox, int reads)
 {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    launch_release();
     unsigned real = 1;
     if (reads || *(volatile unsigned *)&step->paused)
         real = (uint32_t)*mailbox == 1;
@@ -113,8 +128,8 @@ __global__ void begin_kernel(struct step *step, volatile uint64_t *mailbox, int 
 
 __global__ void middle_kernel(struct step *step)
 {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    launch_release();
+    launch_wait();
     if (step->is_real)
         spin(now());
 }
@@ -122,7 +137,7 @@ __global__ void middle_kernel(struct step *step)
 __global__ void end_kernel(struct step *step, volatile uint32_t *mailbox,
                            volatile uint64_t *h_passed, int fence)
 {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    launch_wait();
     if (fence)
         __threadfence_system();
     if (step->is_real)

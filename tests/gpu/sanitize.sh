@@ -24,11 +24,13 @@ passed=0 failed=0
 # another block, and neither.
 count_races() {
     awk '
-        / Race reported between / { close_report(); open = 1
-                                    ring = /Write access at .*stream_kernel</
-                                    list = /Write access at .*cluster_kernel</ }
-        open && /^=========     and / { if (!/Read access at .*scan_chunks</) ring = 0
-                                        if (!/Read access at .*cluster_state\.cuh:/) list = 0 }
+        / Race reported between / { close_report(); open = ring = list = 1 }
+        open && / (Write|Read) access at / {
+            if (!/Write access at .*(stream_kernel<| in ring\.cuh:)/ &&
+                !/Read access at .*(scan_chunks<| in stream_scan\.cuh:)/) ring = 0
+            if (!/Write access at .* in cluster_admit\.cuh:/ &&
+                !/Read access at .* in cluster_state\.cuh:/) list = 0
+        }
         function close_report() {
             if (open) { if (ring) rings++; else if (list) lists++; else others++ }
             open = 0

@@ -182,6 +182,37 @@ expect_replaced() {
     stop 0
 }
 
+# Holds a listening socket at $2 and starts the daemon with it, as systemd does with topkd.socket:
+# again each time that the file $1/start is there, until $1/end is. The daemon's pid is in $1/pid.
+hold_socket() {
+    python3 - "$dir" "$@" >>"$log" 2>&1 <<'PYTHON' &
+import os, socket, sys, time
+folder, path, *command = sys.argv[1:]
+held = socket.socket(socket.AF_UNIX)
+held.bind(path)
+os.chmod(path, 0o660)
+held.listen(64)
+while not os.path.exists(f"{folder}/end"):
+    if not os.path.exists(f"{folder}/start"):
+        time.sleep(0.01)
+        continue
+    os.unlink(f"{folder}/start")
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(held.fileno(), 3)
+        os.set_inheritable(3, True)  # also where it was 3 already
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+        os.execv(command[0], command)
+    with open(f"{folder}/pid", "w") as file:
+        file.write(str(pid))
+    _, status = os.waitpid(pid, 0)
+    with open(f"{folder}/code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+PYTHON
+    helpers+=($!)
+    wait_until "the holder of the socket" test -S "$1"
+}
+
 # ---- Cases -------------------------------------------------------------------------------------
 
 starts_serves_and_stops() {
@@ -568,37 +599,6 @@ systemd_hears_of_every_step() {
     wait_until "READY after it" eval "[[ \$(grep -cx 'READY=1' '$dir/notices') == 2 ]]"
     stop 0
     grep -qx 'STOPPING=1' "$dir/notices" || fail "no STOPPING"
-}
-
-# Holds a listening socket at $2 and starts the daemon with it, as systemd does with topkd.socket:
-# again each time that the file $1/start is there, until $1/end is. The daemon's pid is in $1/pid.
-hold_socket() {
-    python3 - "$dir" "$@" >>"$log" 2>&1 <<'PYTHON' &
-import os, socket, sys, time
-folder, path, *command = sys.argv[1:]
-held = socket.socket(socket.AF_UNIX)
-held.bind(path)
-os.chmod(path, 0o660)
-held.listen(64)
-while not os.path.exists(f"{folder}/end"):
-    if not os.path.exists(f"{folder}/start"):
-        time.sleep(0.01)
-        continue
-    os.unlink(f"{folder}/start")
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(held.fileno(), 3)
-        os.set_inheritable(3, True)  # also where it was 3 already
-        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-        os.execv(command[0], command)
-    with open(f"{folder}/pid", "w") as file:
-        file.write(str(pid))
-    _, status = os.waitpid(pid, 0)
-    with open(f"{folder}/code", "w") as file:
-        file.write(str(os.waitstatus_to_exitcode(status)))
-PYTHON
-    helpers+=($!)
-    wait_until "the holder of the socket" test -S "$1"
 }
 
 # The socket outlives the daemon: who comes between two lives of it waits, and is answered.

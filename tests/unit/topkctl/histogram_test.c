@@ -53,7 +53,8 @@ static void hi_02_quantiles(void **state)
     assert_int_equal(histogram->min_ns, values[0]);
     assert_int_equal(histogram->max_ns, values[COUNT - 1]);
     for (int percent = 1; percent < 100; percent++) {
-        double wanted = (double)values[COUNT * percent / 100 - 1];
+        int rank = COUNT * percent / 100;
+        double wanted = (double)values[rank - 1];
         double found = (double)histogram_quantile_ns(histogram, percent / 100.0);
         if (found < wanted * 0.96 - 1 || found > wanted * 1.04 + 1) {
             fail_msg("p%d is %f, wanted about %f", percent, found, wanted);
