@@ -3,9 +3,10 @@
 
 usage: plot_select.py [--k K] [--rows LIST] [--png FILE] OURS.csv PUBLISHED.csv OUT.svg
 
-Both files have the columns of bench_cuda_select's --csv. One panel for each number of rows (those of
-LIST, or all) that has at least three widths, logarithmic axes; dark or light as the reader prefers. --png has a headless
-Chromium draw the same picture. Exit code: 0 drawn, 1 nothing to draw or no Chromium, 2 usage.
+Both files have the columns of bench_cuda_select's --csv. One panel for each number of rows (those
+of LIST, or all) that has at least three widths; logarithmic axes; dark or light as the reader
+prefers. --png has a headless Chromium draw the same picture. Exit code: 0 drawn, 1 nothing to draw
+or no Chromium, 2 usage.
 """
 
 from __future__ import annotations
@@ -90,14 +91,16 @@ class Panel:
         for power in range(self.low, self.high + 1):
             _, y = self.at(2**self.first, 10.0**power)
             out.append(
-                f'<line class="grid" x1="{self.x}" x2="{self.x + PANEL_W}" y1="{y:.1f}" y2="{y:.1f}"/>'
+                f'<line class="grid" x1="{self.x}" x2="{self.x + PANEL_W}"'
+                f' y1="{y:.1f}" y2="{y:.1f}"/>'
                 f'<text x="{self.x - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g}</text>'
             )
         free = math.inf  # where the label to the right begins
         for width in sorted({w for _, s in self.series for w in s}, reverse=True):
             x, _ = self.at(width, 10.0**self.low)
             out.append(
-                f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{self.y}" y2="{self.y + PANEL_H}"/>'
+                f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}"'
+                f' y1="{self.y}" y2="{self.y + PANEL_H}"/>'
             )
             if x + LABEL_W / 2 <= free:
                 free = x - LABEL_W / 2
