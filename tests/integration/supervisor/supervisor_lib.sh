@@ -1,0 +1,209 @@
+# shellcheck shell=bash
+# What the cases of supervisor_test.sh stand on, to be sourced with BIN_DIR as $1: a folder with
+# settings, processes that end with the test, waits with an end, and what the daemon says of itself.
+# shellcheck disable=SC2034 # topkd and others are for the cases
+
+bin=$1
+topkd=$bin/topkd
+wait_s=${TOPKD_TEST_WAIT_S:-20} # choice: far above any time under test, also with sanitizers
+
+dir=
+run=
+log=
+config=
+daemon=
+helpers=()
+
+fail() {
+    echo "FAILED: $*" >&2
+    if [[ -s $log ]]; then
+        sed 's/^/  log: /' "$log" >&2
+    fi
+    exit 1
+}
+
+skip() {
+    echo "NOT POSSIBLE HERE: $*"
+    exit 125
+}
+
+clean_up() {
+    local pid
+    trap - EXIT
+    for pid in ${daemon:+"$daemon"} "${helpers[@]}"; do
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    chmod -R u+rwx "$dir"
+    rm -rf "$dir"
+}
+
+set_up() {
+    [[ -x $bin/topkd && -x $bin/supervisor_probe ]] || fail "topkd or supervisor_probe is not in $bin"
+    dir=$(mktemp -d /tmp/topkd-it.XXXXXX)
+    trap clean_up EXIT
+    run=$dir/run
+    log=$dir/log
+    config=$dir/config.yaml
+    : >"$log"
+    write_config
+}
+
+# write_config [LINE...]: quick limits first, then the lines, at the top level of the file.
+write_config() {
+    {
+        echo "socket: {directory: $run}"
+        echo "devices: [{device: cpu, threads: 1}]"
+        echo "buckets: [{rows: 1, width: 64, k: 8}]"
+        printf '%s\n' "$@"
+    } >"$config"
+}
+
+# ---- Processes ---------------------------------------------------------------------------------
+
+# Whether a process runs; a zombie that nobody reaps does not.
+alive() {
+    local state
+    state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) || return 1
+    [[ -n $state && $state != Z ]]
+}
+
+# wait_until WHAT COMMAND...: until the command succeeds.
+wait_until() {
+    local what=$1 end=$((SECONDS + wait_s))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        ((SECONDS < end)) || fail "waited $wait_s s for $what"
+        sleep 0.02
+    done
+}
+
+gone() { ! alive "$1"; }
+
+start() {
+    "$topkd" --config "$config" >>"$log" 2>&1 &
+    daemon=$!
+}
+
+logged() { grep -q -- "$1" "$log"; }
+
+# lines PATTERN: how many lines of the log have it.
+lines() { grep -c -- "$1" "$log" || true; }
+
+start_ready() {
+    local before
+    before=$(lines ' ready devices=')
+    start
+    wait_until "the daemon to be ready or dead" ready_or_dead "$before"
+    alive "$daemon" || fail "the daemon died before it was ready"
+}
+
+ready_or_dead() { more_lines ' ready devices=' "$1" || gone "$daemon"; }
+
+more_lines() { (($(lines "$1") > $2)); }
+
+# stop CODE [SIGNAL]: ends the daemon and expects this exit code.
+stop() {
+    local code=0
+    [[ -n $daemon ]] || fail "there is no daemon to stop"
+    kill "-${2:-TERM}" "$daemon"
+    wait_until "the daemon to end" gone "$daemon"
+    wait "$daemon" || code=$?
+    daemon=
+    ((code == $1)) || fail "the daemon ended with $code, expected $1"
+}
+
+# refuse CODE PATTERN [ARGUMENT...]: a start that must fail so.
+refuse() {
+    local code=0 expected=$1 pattern=$2
+    shift 2
+    timeout "$wait_s" "$@" >"$dir/refused" 2>&1 || code=$?
+    ((code == expected)) || fail "$*: exit code $code, expected $expected: $(cat "$dir/refused")"
+    grep -q -- "$pattern" "$dir/refused" || fail "no '$pattern' in: $(cat "$dir/refused")"
+}
+
+probe() { timeout "$wait_s" "$bin/supervisor_probe" "ipc://$run/topkd.sock" "$@"; }
+
+# field NAME TEXT: the value behind NAME= in a text.
+field() { sed -n "s/.*\b$1=\([^ ]*\).*/\1/p" <<<"$2" | head -n 1; }
+
+device() { field "$1" "$(probe devices)"; }
+
+# expect_status STATUS PROBE-ARGUMENT...: and prints the answer.
+expect_status() {
+    local answer status
+    answer=$(probe "${@:2}") || fail "no answer to ${*:2}"
+    status=$(field status "$answer")
+    [[ $status == "$1" ]] || fail "${*:2}: $status, expected $1: $answer"
+    printf '%s\n' "$answer"
+}
+
+# Objects in shared memory of an instance: names and all.
+shm_objects() { find /dev/shm -maxdepth 1 -name "topkd-$1-*" | wc -l; }
+
+# The instance of the running daemon's worker, from its command line.
+instance() {
+    tr '\0' '\n' <"/proc/$(device worker_pid)/cmdline" |
+        sed -n 's/^\/topkd-\([0-9a-f]\{16\}\)-.*/\1/p'
+}
+
+other_user=(setpriv --reuid=65534 --regid=65534 --clear-groups --)
+
+need_other_user() {
+    ((EUID == 0)) || skip "changing the user needs root"
+    "${other_user[@]}" "$bin/topkd" --version >/dev/null || skip "user 65534 cannot run $bin/topkd"
+}
+
+new_epoch() { [[ $(device state) == 1 && $(device device_epoch) -gt $1 ]]; }
+
+# fake BEHAVIOUR: from now on the real supervisor with workers that behave so, and quick limits.
+fake() {
+    topkd=$bin/fake_topkd
+    export TOPKD_FAKE=$dir/behaviour
+    behave "$1"
+    write_config 'worker: {start_ms: 1000, heartbeat_ms: 20, hang_ms: 500, restart_max_ms: 400}' \
+        'drain: {deadline_ms: 200}'
+}
+
+behave() { echo "$1" >"$TOPKD_FAKE"; }
+
+# expect_replaced REASON: the worker is killed for this, twice, and one that behaves serves again.
+expect_replaced() {
+    start
+    wait_until "the worker to be killed" more_lines "worker_kill .*reason=$1\$" 1
+    behave good
+    wait_until "the daemon to recover" new_epoch 0
+    [[ $(device state) == 1 ]] || fail "state $(device state)"
+    stop 0
+}
+
+# Holds a listening socket at $2 and starts the daemon with it, as systemd does with topkd.socket:
+# again each time that the file $1/start is there, until $1/end is. The daemon's pid is in $1/pid.
+hold_socket() {
+    python3 - "$dir" "$@" >>"$log" 2>&1 <<'PYTHON' &
+import os, socket, sys, time
+folder, path, *command = sys.argv[1:]
+held = socket.socket(socket.AF_UNIX)
+held.bind(path)
+os.chmod(path, 0o660)
+held.listen(64)
+while not os.path.exists(f"{folder}/end"):
+    if not os.path.exists(f"{folder}/start"):
+        time.sleep(0.01)
+        continue
+    os.unlink(f"{folder}/start")
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(held.fileno(), 3)
+        os.set_inheritable(3, True)  # also where it was 3 already
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+        os.execv(command[0], command)
+    with open(f"{folder}/pid", "w") as file:
+        file.write(str(pid))
+    _, status = os.waitpid(pid, 0)
+    with open(f"{folder}/code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+PYTHON
+    helpers+=($!)
+    wait_until "the holder of the socket" test -S "$1"
+}
