@@ -156,6 +156,10 @@ static uint32_t take_target(struct span target, struct http_request *request)
 {
     if (target.size == 0 || target.at[0] != '/')
         return 400;
+    for (size_t i = 0; i < target.size; i++) {
+        if ((unsigned char)target.at[i] <= 0x20) /* a tab or a lone CR: find_end let it pass */
+            return 400;
+    }
     const char *query = memchr(target.at, '?', target.size);
     if (query != NULL)
         target.size = (size_t)(query - target.at);

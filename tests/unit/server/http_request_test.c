@@ -55,7 +55,8 @@ static void hr_02_every_byte_changed(void **state)
             num_good += status == 200;
             num_refused += status >= 400;
             if (status == 200)
-                assert_true(strlen(request.path) > 0 && request.path[0] == '/');
+                assert_true(strlen(request.path) > 0 && request.path[0] == '/' &&
+                            strpbrk(request.path, "\t\r ") == NULL);
             if ((byte < 0x20 && byte != '\t' && byte != '\r' && byte != '\n') || byte > 0x7e)
                 assert_int_equal(status, 400);
         }
