@@ -314,6 +314,7 @@ def test_a_lane_in_a_graph(gpu_client: topkd.Client, torch: Any) -> None:
         lane()
 
 
+@pytest.mark.alone  # as many waiting streams as may be: beside other daemons a worker hung
 def test_lanes_refuse_what_they_cannot(gpu_client: topkd.Client, client: topkd.Client, torch: Any) -> None:
     scores = torch.randn(4, 1000, device="cuda")
     with pytest.raises(topkd.errors.InvalidError, match="on the device"):
