@@ -14,22 +14,6 @@
 
 enum { OUTSTANDING = 8, SLOTS = 4 }; /* of the fake */
 
-static int set_up(void **state)
-{
-    struct fake *fake = malloc(sizeof(*fake));
-    assert_non_null(fake);
-    fake_init(fake);
-    *state = fake;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fake_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static bool readable(struct topkd_client *client, int timeout_ms)
 {
     struct pollfd fd = {.fd = topkd_client_fd(client), .events = POLLIN};
@@ -406,7 +390,7 @@ static void ct_54_closing_while_the_worker_is_silent_is_bounded(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_set_up, fake_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(ct_40_the_descriptor_tells_of_finished_operations),
         TEST(ct_41_no_more_than_the_limit_at_a_time),

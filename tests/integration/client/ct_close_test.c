@@ -16,22 +16,6 @@
 
 enum { ROUNDS = 400, PINGS = 8 };
 
-static int set_up(void **state)
-{
-    struct fake *fake = malloc(sizeof(*fake));
-    assert_non_null(fake);
-    fake_init(fake);
-    *state = fake;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fake_fini(*state);
-    free(*state);
-    return 0;
-}
-
 /* Sends some requests and closes at some moment of their answers. */
 static uint64_t close_among_answers(const struct fake *fake, struct wire_reply *reply, int round)
 {
@@ -102,7 +86,7 @@ static void ct_101_clients_live_on(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_set_up, fake_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(ct_100_closing_among_answers_comes_back),
         TEST(ct_101_clients_live_on),

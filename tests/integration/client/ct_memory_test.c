@@ -21,22 +21,6 @@
 
 enum { NOBODY = 65534 };
 
-static int set_up(void **state)
-{
-    struct fake *fake = malloc(sizeof(*fake));
-    assert_non_null(fake);
-    fake_init(fake);
-    *state = fake;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fake_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static void ct_90_buffers_are_zeroed_and_leave_nothing(void **state)
 {
     struct fake *fake = *state;
@@ -340,7 +324,7 @@ static void ct_99_a_full_shared_memory_is_an_error(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_set_up, fake_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(ct_99_a_full_shared_memory_is_an_error), /* first: it forks a fresh process */
         TEST(ct_90_buffers_are_zeroed_and_leave_nothing),

@@ -15,22 +15,6 @@
 
 #include <cmocka.h>
 
-static int set_up(void **state)
-{
-    struct fake *fake = malloc(sizeof(*fake));
-    assert_non_null(fake);
-    fake_init(fake);
-    *state = fake;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fake_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static enum topkd_status try_open(const struct fake *fake, uint32_t timeout_ms)
 {
     const struct topkd_client_options options = {.url = fake->supervisor_url,
@@ -298,19 +282,25 @@ static void ct_21_every_status_has_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(ct_22_a_socket_of_others, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_10_opens_and_describes_the_session, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_11_without_a_daemon_tries_until_the_deadline, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(ct_12_a_daemon_that_comes_late_is_found, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_13_a_device_that_never_gets_ready, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_14_a_socket_that_nobody_answers_on, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_15_refusals_of_the_worker_come_through, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(ct_16_a_busy_hello_is_said_again, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_17_the_device_is_chosen_by_name, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(ct_18_the_url_comes_from_the_environment, set_up,
-                                        tear_down),
+        cmocka_unit_test_setup_teardown(ct_22_a_socket_of_others, fake_set_up, fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_10_opens_and_describes_the_session, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_11_without_a_daemon_tries_until_the_deadline,
+                                        fake_set_up, fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_12_a_daemon_that_comes_late_is_found, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_13_a_device_that_never_gets_ready, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_14_a_socket_that_nobody_answers_on, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_15_refusals_of_the_worker_come_through, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_16_a_busy_hello_is_said_again, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_17_the_device_is_chosen_by_name, fake_set_up,
+                                        fake_tear_down),
+        cmocka_unit_test_setup_teardown(ct_18_the_url_comes_from_the_environment, fake_set_up,
+                                        fake_tear_down),
         cmocka_unit_test(ct_19_bad_options_are_named),
         cmocka_unit_test(ct_20_null_handles_are_answered),
         cmocka_unit_test(ct_21_every_status_has_words),

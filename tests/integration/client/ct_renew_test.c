@@ -15,22 +15,6 @@
 
 #include <cmocka.h>
 
-static int set_up(void **state)
-{
-    struct fake *fake = malloc(sizeof(*fake));
-    assert_non_null(fake);
-    fake_init(fake);
-    *state = fake;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fake_fini(*state);
-    free(*state);
-    return 0;
-}
-
 /* A thread that brings a new life, without rules, as soon as the present one has died. */
 static void *reviver(void *arg)
 {
@@ -407,7 +391,7 @@ static void ct_73_a_stream_of_requests_through_five_deaths(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_set_up, fake_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(ct_60_a_request_survives_its_worker),
         TEST(ct_61_a_session_that_was_reaped_is_renewed),

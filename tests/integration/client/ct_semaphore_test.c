@@ -13,22 +13,6 @@
 
 enum { SEMAPHORES = 16, ROUNDS = 200 }; /* of the fake; of a pipeline */
 
-static int set_up(void **state)
-{
-    struct fake *fake = malloc(sizeof(*fake));
-    assert_non_null(fake);
-    fake_init(fake);
-    *state = fake;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fake_fini(*state);
-    free(*state);
-    return 0;
-}
-
 static void ct_80_values_only_grow(void **state)
 {
     struct fake *fake = *state;
@@ -267,7 +251,7 @@ static void ct_87_a_pipeline_goes_on_through_deaths(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_set_up, fake_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(ct_80_values_only_grow),
         TEST(ct_81_a_page_full_of_them),

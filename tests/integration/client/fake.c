@@ -123,6 +123,22 @@ void fake_fini(struct fake *fake)
     (void)munmap(fake->counters, FAKE_COUNTERS * sizeof(uint64_t));
 }
 
+int fake_set_up(void **state)
+{
+    struct fake *fake = malloc(sizeof(*fake));
+    assert_non_null(fake);
+    fake_init(fake);
+    *state = fake;
+    return 0;
+}
+
+int fake_tear_down(void **state)
+{
+    fake_fini(*state);
+    free(*state);
+    return 0;
+}
+
 uint64_t fake_count(const struct fake *fake, enum wire_kind kind)
 {
     return __atomic_load_n(&fake->counters[kind], __ATOMIC_ACQUIRE);

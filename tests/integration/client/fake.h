@@ -36,6 +36,10 @@ void fake_await_death(struct fake *fake);
 
 void fake_fini(struct fake *fake);
 
+/* The same for cmocka: *state is a fake of the test's own. */
+int fake_set_up(void **state);
+int fake_tear_down(void **state);
+
 /* Requests of this kind seen so far; the second waits until there were so many. */
 uint64_t fake_count(const struct fake *fake, enum wire_kind kind);
 void fake_await_count(const struct fake *fake, enum wire_kind kind, uint64_t count);
