@@ -7,28 +7,16 @@ import re
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "topkctl"))
-from tool import TOPKCTL, Daemon, ToolTest  # noqa: E402, F401
+from tool import TOPKCTL, Daemon, ToolTest, until  # noqa: E402, F401
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def until(condition, what, seconds=20):
-    """Waits for a true value of condition(), and returns it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 class WebTest(ToolTest):

@@ -3,37 +3,16 @@
 import os
 import signal
 import subprocess
-import time
 import unittest
 
 import numpy as np
-from tool import Daemon, ToolTest, reference, run
+from tool import DaemonTest, ToolTest, reference, run, until
 
 INDEXER_CLIENT = os.environ["INDEXER_CLIENT"]
 NO_DAEMON = "ipc:///nonexistent/topkd.sock"
 
 
-def until(condition, what):
-    """Waits for a true value of condition(), and returns it."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within 20 s: {what}")
-
-
-class WithDaemon(ToolTest):
-    settings = ""  # the daemon's configuration
-
-    def setUp(self):
-        super().setUp()
-        with open("topkd.yaml", "w", encoding="utf-8") as file:
-            file.write(self.settings)
-        self.daemon = Daemon(self, "--config", os.path.abspath("topkd.yaml"))
-        self.url = ("--url", self.daemon.url)
-
+class WithClients(DaemonTest):
     def start_client(self, *options):
         command = [INDEXER_CLIENT, "--url", self.daemon.url, *map(str, options)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -44,7 +23,7 @@ class WithDaemon(ToolTest):
         return process
 
 
-class Looking(WithDaemon):
+class Looking(WithClients):
     def test_devices(self):
         shown = self.good_json("devices", *self.url)
         self.assertEqual(shown["url"], self.daemon.url)
@@ -106,7 +85,7 @@ class Looking(WithDaemon):
             self.bad(1, ['"nope"', "topkctl devices"], command, "--device", "nope", *self.url)
 
 
-class Selecting(WithDaemon):
+class Selecting(WithClients):
     settings = "limits: {region_bytes_max: 1MiB}\n"  # so that small files take many blocks
 
     def setUp(self):
@@ -162,7 +141,7 @@ class Selecting(WithDaemon):
         self.assertRegex(text, r"^rows=8 width=20000 k=64 exact=yes p50_us=\d+ p99_us=\d+\n$")
 
 
-class Limits(WithDaemon):
+class Limits(WithClients):
     settings = "limits: {region_bytes_max: 1MiB}\n"
 
     def test_a_row_beyond_the_region_limit(self):
@@ -174,7 +153,7 @@ class Limits(WithDaemon):
         self.bad(1, words, "select", "wide.npy", "-k", 4, *self.url)
 
 
-class Ending(WithDaemon):
+class Ending(WithClients):
     def test_drain_ends_the_daemon(self):
         shown = self.good_json("drain", *self.url)
         self.assertTrue(shown["ended"])

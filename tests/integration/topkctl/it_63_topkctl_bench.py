@@ -9,20 +9,13 @@ import subprocess
 import time
 import unittest
 
-from tool import TOPKCTL, Daemon, ToolTest
+from tool import TOPKCTL, DaemonTest
 
 SMALL = ("--shape", "4x8192x64", "--duration", "500ms")
 
 
-class Bench(ToolTest):
+class Bench(DaemonTest):
     settings = "limits: {sessions_max: 6}\n"
-
-    def setUp(self):
-        super().setUp()
-        with open("topkd.yaml", "w", encoding="utf-8") as file:
-            file.write(self.settings)
-        self.daemon = Daemon(self, "--config", os.path.abspath("topkd.yaml"))
-        self.url = ("--url", self.daemon.url)
 
     def sessions(self):
         return self.good_json("sessions", *self.url)["sessions"]

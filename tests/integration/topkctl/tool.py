@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -16,6 +17,17 @@ def run(*arguments, **options):
     """Runs topkctl; returns the finished process."""
     command = [TOPKCTL, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def until(condition, what, seconds=20):
+    """Waits for a true value of condition(), and returns it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 class ToolTest(unittest.TestCase):
@@ -108,3 +120,16 @@ class Daemon:
             self.process.kill()
             self.process.wait(30)
             raise
+
+
+class DaemonTest(ToolTest):
+    """A test with a daemon, self.daemon, and the options that name it, self.url."""
+
+    settings = ""  # the daemon's configuration
+
+    def setUp(self):
+        super().setUp()
+        with open("topkd.yaml", "w", encoding="utf-8") as file:
+            file.write(self.settings)
+        self.daemon = Daemon(self, "--config", os.path.abspath("topkd.yaml"))
+        self.url = ("--url", self.daemon.url)
