@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,25 @@ SEED = int(os.environ.get("TOPKD_TEST_SEED") or time.time_ns() % 2**31)
 
 def pytest_report_header() -> str:
     return f"topkd: {BIN}, package in {Path(topkd.__file__).parent}, TOPKD_TEST_SEED={SEED}"
+
+
+def in_threads(num: int, work: Callable[[int], None]) -> None:
+    """Runs ``work(0)`` ... ``work(num - 1)`` side by side; raises the first error of any."""
+    errors: list[BaseException] = []
+
+    def run(i: int) -> None:
+        try:
+            work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(num)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 class Daemon:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import topkd
-from conftest import Daemon
+from conftest import Daemon, in_threads
 from inputs import FAMILIES
 from topkd.testing import check, oracle
 
@@ -196,25 +195,14 @@ def test_asyncio(gpu_client: topkd.Client, torch: Any) -> None:
 
 
 def test_threads(gpu_client: topkd.Client, torch: Any) -> None:
-    errors: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for turn in range(60):
-                    scores = torch.randn(1 + turn % 9, 9000, device="cuda")
-                    indices = gpu_client.select(scores, k=100)
-                    check(host(scores), host(indices))
-        except BaseException as error:
-            errors.append(error)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for turn in range(60):
+                scores = torch.randn(1 + turn % 9, 9000, device="cuda")
+                indices = gpu_client.select(scores, k=100)
+                check(host(scores), host(indices))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(4, work)
 
 
 def test_host_tensors_are_refused_and_read(gpu_client: topkd.Client, daemon: Daemon, torch: Any) -> None:

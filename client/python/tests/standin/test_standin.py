@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import pickle
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 import gpu
 import topkd
-from conftest import Daemon
+from conftest import Daemon, in_threads
 from inputs import normal
 from topkd.testing import check
 
@@ -182,29 +181,18 @@ def test_selections_keep_the_order_of_their_stream(client: topkd.Client, rng: An
 
 
 def test_streams_of_several_threads(client: topkd.Client) -> None:
-    errors: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            gpu.enter()
-            rng = np.random.default_rng(seed)
-            stream = gpu.Stream()
-            scores = gpu.Tensor(gpu.alloc(65_536), (3, 4000))
-            for _ in range(30):
-                wanted = draw(rng, scores).copy()
-                indices = client.select(scores, 4000, 16, stream=stream)
-                stream.wait()
-                check(wanted, gpu.host(indices))
-        except BaseException as error:
-            errors.append(error)
+        gpu.enter()
+        rng = np.random.default_rng(seed)
+        stream = gpu.Stream()
+        scores = gpu.Tensor(gpu.alloc(65_536), (3, 4000))
+        for _ in range(30):
+            wanted = draw(rng, scores).copy()
+            indices = client.select(scores, 4000, 16, stream=stream)
+            stream.wait()
+            check(wanted, gpu.host(indices))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(4, work)
 
 
 def test_asyncio_knows_when_a_stream_is_there(client: topkd.Client, rng: Any) -> None:
