@@ -1,24 +1,9 @@
-# Makes the manual page of the settings: awk -f manual.awk topkd.yaml topkd.yaml.5.in >topkd.yaml.5
+# Makes the manual page of the settings:
+#   awk -f ../cmake/roff.awk -f manual.awk topkd.yaml topkd.yaml.5.in >topkd.yaml.5
 #
 # Reads the commented defaults (topkd.yaml) and puts one .Ss for each section and one .It for each
 # key in place of the line @SETTINGS@. The comment above a section or key is its text; the last
 # comment line of a key, in parentheses, says what is accepted and when a change applies.
-
-# One sentence a line, no line longer than 78 characters, as mdoc wants it; a backslash is roff's
-# own, and so is a word that begins with a point or a quote where a line begins.
-function roff(text,    words, n, i, line, out) {
-    gsub(/\\/, "\\e", text)
-    n = split(text, words, " ")
-    for (i = 1; i <= n; i++) {
-        if (words[i] ~ /^[.\047]/) words[i] = "\\&" words[i]
-        if (line != "" && (line ~ /\.$/ || length(line) + 1 + length(words[i]) > 78)) {
-            out = out line "\n"
-            line = ""
-        }
-        line = line == "" ? words[i] : line " " words[i]
-    }
-    return out line
-}
 
 function add(line) {
     settings = settings line "\n"

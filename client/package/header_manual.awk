@@ -1,25 +1,10 @@
 # Makes a manual page of section 3 from a public header, so that its text is kept once:
 #   awk -v name=topkd -v about="..." -v date="..." -v header=topkd.h \
-#       -v see="topk_select 3,topkd 8" -f header_manual.awk HEADER
+#       -v see="topk_select 3,topkd 8" -f ../../cmake/roff.awk -f header_manual.awk HEADER
 #
 # The header's first comment becomes the description, each "---- title ----" a subsection, each
 # comment with the code below it the code and then the text. In comments a blank line ends a
 # paragraph, "- " begins an item, and other lines that are indented stand as they are.
-
-# One sentence a line, as mdoc wants it.
-function fill(text,    words, n, i, line, out) {
-    gsub(/\\/, "\\e", text)
-    n = split(text, words, " ")
-    for (i = 1; i <= n; i++) {
-        if (words[i] ~ /^[.\047]/) words[i] = "\\&" words[i]
-        if (line != "" && (line ~ /\.$/ || length(line) + 1 + length(words[i]) > 78)) {
-            out = out line "\n"
-            line = ""
-        }
-        line = line == "" ? words[i] : line " " words[i]
-    }
-    return out line "\n"
-}
 
 function literal(line) {
     gsub(/\\/, "\\e", line)
@@ -29,7 +14,7 @@ function literal(line) {
 
 function end_paragraph() {
     if (paragraph != "")
-        printf "%s", (in_list || is_first ? "" : ".Pp\n") fill(paragraph)
+        printf "%s", (in_list || is_first ? "" : ".Pp\n") roff(paragraph) "\n"
     is_first = is_first && paragraph == ""
     paragraph = ""
 }
