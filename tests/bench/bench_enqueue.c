@@ -16,6 +16,7 @@
  *   streams   jobs take turns on so many, each with arguments, workspace and graph of its own
  *   graph     copy and mark are nodes of the graph, one launch does all
  */
+#include "bench_scores.h"
 #include "topk_select.h"
 
 #include <cuda.h>
@@ -83,28 +84,12 @@ static void check_cu(const char *call, CUresult result)
     exit(1);
 }
 
-static double now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
-
-static void fill_scores(size_t count)
+static void upload_scores(size_t count)
 {
     float *scores = malloc(count * sizeof(*scores));
-    uint64_t state = 88172645463325252u;
     if (!scores)
         exit(1);
-    for (size_t i = 0; i < count; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        scores[i] = (float)((state & 0xffff) + (state >> 16 & 0xffff) + (state >> 32 & 0xffff) +
-                            (state >> 48)) /
-                        65536.0f -
-                    2.0f;
-    }
+    fill_scores(scores, count);
     CU(cuMemcpyHtoD(d_scores, scores, count * sizeof(*scores)));
     free(scores);
 }
@@ -383,7 +368,7 @@ int main(int argc, char **argv)
     }
     size_t count = (size_t)num_rows * (size_t)width;
     CU(cuMemAlloc(&d_scores, count * sizeof(float)));
-    fill_scores(count);
+    upload_scores(count);
     printf("label,way,rows,width,k,lone_p50_us,lone_p99_us,host_p50_us,job_us,replay_us\n");
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
         run_way(argv[1], &ways[i]);

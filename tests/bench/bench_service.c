@@ -16,6 +16,7 @@
  * process, while the daemon is idle. With the worker's process the last columns say what its
  * threads and those of the clients did for a request.
  */
+#include "bench_scores.h"
 #include "topk_select.h"
 #include "topkd.h"
 
@@ -90,13 +91,6 @@ static void check_tk(const char *call, enum topkd_status status)
     _exit(1);
 }
 
-static double now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
-
 static void open_gpu(CUdevice *device_p)
 {
     CUcontext context;
@@ -106,22 +100,12 @@ static void open_gpu(CUdevice *device_p)
     CU(cuCtxSetCurrent(context));
 }
 
-/* Scores of a bell-like shape (sums of four uniforms), the same in every run. */
 static void fill(CUdeviceptr d_scores, size_t count)
 {
     float *scores = malloc(count * sizeof(*scores));
-    uint64_t state = 88172645463325252u;
     if (!scores)
         _exit(1);
-    for (size_t i = 0; i < count; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        scores[i] = (float)((state & 0xffff) + (state >> 16 & 0xffff) + (state >> 32 & 0xffff) +
-                            (state >> 48)) /
-                        65536.0f -
-                    2.0f;
-    }
+    fill_scores(scores, count);
     CU(cuMemcpyHtoD(d_scores, scores, count * sizeof(*scores)));
     free(scores);
 }
