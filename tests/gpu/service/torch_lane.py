@@ -8,52 +8,13 @@ import sys
 
 import torch
 
+from topkd_ctypes import Options, Request, Tensor, check, lib, register
+
 ROWS, WIDTH, K = 16, 65536, 512
-
-
-class Tensor(c.Structure):
-    _fields_ = [("region", c.c_void_p), ("offset_bytes", c.c_uint64), ("stride", c.c_int64)]
-
-
-class Point(c.Structure):
-    _fields_ = [("semaphore", c.c_void_p), ("value", c.c_uint64)]
-
-
-class Request(c.Structure):
-    _fields_ = [("scores", Tensor), ("rows", c.c_uint32), ("width", c.c_uint32), ("k", c.c_uint32),
-                ("order", c.c_int), ("ties", c.c_int), ("deterministic", c.c_bool),
-                ("lengths_mode", c.c_int), ("length_all", c.c_int32),
-                ("lengths_host", c.c_void_p), ("lengths", Tensor), ("indices", Tensor),
-                ("values", Tensor), ("want_values", c.c_bool), ("page_table", Tensor),
-                ("page_table_width", c.c_uint32), ("page_size", c.c_uint32),
-                ("row_offsets", Tensor), ("wait", Point), ("signal", Point),
-                ("timeout_ms", c.c_uint32)]
 
 
 class LaneOptions(c.Structure):
     _fields_ = [("live_rows", Tensor), ("device_mailbox", c.c_bool)]
-
-
-class Options(c.Structure):
-    _fields_ = [("url", c.c_char_p), ("device", c.c_char_p), ("name", c.c_char_p),
-                ("timeout_ms", c.c_uint32), ("no_renew", c.c_bool)]
-
-
-lib = c.CDLL(sys.argv[1])
-lib.topkd_detail.restype = c.c_char_p
-
-
-def check(status):
-    if status != 0:
-        sys.exit(f"FAIL status {status}: {lib.topkd_detail().decode()}")
-
-
-def register(tensor, access):
-    region = c.c_void_p()
-    check(lib.topkd_region_register_cuda(client, c.c_void_p(tensor.data_ptr()),
-                                         c.c_uint64(tensor.numel() * 4), c.c_int(access),
-                                         c.byref(region)))
-    return region
 
 
 num_replays = int(sys.argv[3]) if len(sys.argv) > 3 else 200
@@ -66,8 +27,8 @@ client = c.c_void_p()
 options = Options(url=sys.argv[2].encode(), name=b"torch_lane")
 check(lib.topkd_client_open(c.byref(options), c.byref(client)))
 request = Request(rows=ROWS, width=WIDTH, k=K)
-request.scores.region = register(scores, 1)
-request.indices.region = register(indices, 3)
+request.scores.region = register(client, scores, 1)
+request.indices.region = register(client, indices, 3)
 for device_mailbox in (False, True):
     lane = c.c_void_p()
     lane_options = LaneOptions(device_mailbox=device_mailbox)
