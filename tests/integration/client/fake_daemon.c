@@ -591,7 +591,7 @@ static void listen_on(const char *url, nng_socket *socket)
     if (!error) {
         error = nng_listen(*socket, url, NULL, 0);
     }
-    if (error || chmod(path, 0666) != 0) {
+    if (error) {
         fprintf(stderr, "fake_daemon: %s: %s\n", url, nng_strerror(error));
         _exit(2);
     }
@@ -628,6 +628,7 @@ int main(int argc, char **argv)
         (setgroups(0, NULL) != 0 || setgid(fake.uid) != 0 || setuid(fake.uid) != 0)) {
         die("setuid");
     }
+    umask(0); /* sockets for everybody from the first moment, as a test may change that at once */
     static nng_socket worker, supervisor;
     listen_on(fake.worker_url, &worker);
     listen_on(fake.supervisor_url, &supervisor);
