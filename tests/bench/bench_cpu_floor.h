@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct bench_floor;
 
 /* Starts the threads; ends the program when that fails. */
@@ -17,5 +21,9 @@ void bench_floor_stop(struct bench_floor *floor);
  * at or above bound, so that no compiler can leave the pass out. Blocks. */
 int64_t bench_floor_run(struct bench_floor *floor, const float *scores, int64_t row_stride,
                         const int32_t *lengths, int32_t num_rows, int32_t width, float bound);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -10,21 +10,6 @@
 #define FILL_THREADS 256
 #define CHECK_THREADS 1024
 
-const char *const bench_scores_names[] = {
-#define BENCH_SCORES_NAME(name, short_name) short_name,
-    BENCH_SCORES_TABLE(BENCH_SCORES_NAME)
-#undef BENCH_SCORES_NAME
-};
-
-int bench_length(int row, long run, int rows, int width)
-{
-    int span = std::min(8192, width / 2);
-    if (rows == 1) {
-        return width - (int)(run * 37 % span);
-    }
-    return width - (span - 1) + (int)((long)row * (span - 1) / (rows - 1));
-}
-
 static __device__ uint32_t hash(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -56,43 +41,82 @@ static __device__ float indexer_score(long row, uint64_t id, float place)
     return score;
 }
 
-static __global__ void __launch_bounds__(FILL_THREADS)
-    fill_kernel(float *scores, const int *lengths, long rows, long width, enum bench_scores kind)
+/* Teeth of `period` scores; rows take four phases in turn, so that the sampled middle of every
+ * tooth is its top, its bottom, or in between. */
+static __device__ float saw_score(long row, uint64_t id, float column, float period)
 {
-    for (long row = blockIdx.y; row < rows; row += gridDim.y) {
-        for (long column = blockIdx.x * (long)FILL_THREADS + threadIdx.x; column < width;
+    const float shift[] = {0.49f, 0.5f, 0.25f, 0.0f};
+    float phase = column / period + shift[row & 3];
+    return phase - floorf(phase) + 1e-3f * uniform(id);
+}
+
+/* The k winners side by side, anywhere in the row. */
+static __device__ float tile_score(long row, uint64_t id, long column, long length, long k)
+{
+    const long places = max(length - k, 0l) + 1;
+    const long first = (long)(hash((uint64_t)row * 2654435761u + 7) % (uint64_t)places);
+    return uniform(id) + (column >= first && column < first + k ? 2.0f : 0.0f);
+}
+
+static __device__ float score_of(const struct bench_rows &rows, enum bench_scores kind, long row,
+                                 long column)
+{
+    const uint64_t id =
+        ((uint64_t)(row + 1) << 24 ^ (uint64_t)column) * 0x2545f4914f6cdd1dull + 12345;
+    const float length = (float)rows.lengths[row];
+    switch (kind) {
+    case BENCH_INDEXER:
+        return indexer_score(row, id, (float)column / length);
+    case BENCH_NORMAL:
+        return normal(id);
+    case BENCH_TIES:
+        return floorf(normal(id) * 4.0f) * 0.25f;
+    case BENCH_CLUSTERED:
+        return 1.0f + 0.245f * uniform(id);
+    case BENCH_ASCENDING:
+        return (float)column;
+    case BENCH_DESCENDING:
+        return (float)(rows.width - column);
+    case BENCH_SAW:
+        return saw_score(row, id, (float)column, rows.period * length);
+    case BENCH_TILE:
+        return tile_score(row, id, column, rows.lengths[row], rows.k);
+    default:
+        return 3.14f;
+    }
+}
+
+static __global__ void __launch_bounds__(FILL_THREADS)
+    fill_kernel(float *scores, const struct bench_rows rows, enum bench_scores kind)
+{
+    for (long row = blockIdx.y; row < rows.count; row += gridDim.y) {
+        for (long column = blockIdx.x * (long)FILL_THREADS + threadIdx.x; column < rows.width;
              column += (long)gridDim.x * FILL_THREADS) {
-            uint64_t id =
-                ((uint64_t)(row + 1) << 24 ^ (uint64_t)column) * 0x2545f4914f6cdd1dull + 12345;
-            float score = -INFINITY;
-            if (column < lengths[row]) {
-                switch (kind) {
-                case BENCH_INDEXER:
-                    score = indexer_score(row, id, (float)column / (float)lengths[row]);
-                    break;
-                case BENCH_NORMAL:
-                    score = normal(id);
-                    break;
-                case BENCH_TIES:
-                    score = floorf(normal(id) * 4.0f) * 0.25f;
-                    break;
-                case BENCH_CLUSTERED:
-                    score = 1.0f + 0.245f * uniform(id);
-                    break;
-                default:
-                    score = 3.14f;
-                    break;
-                }
-            }
-            scores[row * width + column] = score;
+            scores[row * rows.width + column] =
+                column < rows.lengths[row] ? score_of(rows, kind, row, column) : -INFINITY;
         }
     }
 }
 
-void bench_fill(float *scores, const int *lengths, long rows, int width, enum bench_scores kind)
+void bench_fill(float *scores, const struct bench_rows &rows, enum bench_scores kind)
 {
-    dim3 grid(64, (unsigned)std::min(rows, 4096l));
-    fill_kernel<<<grid, FILL_THREADS>>>(scores, lengths, rows, width, kind);
+    dim3 grid(64, (unsigned)std::min(rows.count, 4096l));
+    fill_kernel<<<grid, FILL_THREADS>>>(scores, rows, kind);
+}
+
+static __global__ void __launch_bounds__(FILL_THREADS)
+    pages_kernel(int *pages, long rows, int pages_a_row)
+{
+    const long count = rows * pages_a_row;
+    for (long i = blockIdx.x * (long)FILL_THREADS + threadIdx.x; i < count;
+         i += (long)gridDim.x * FILL_THREADS) {
+        pages[i] = (int)(i % pages_a_row);
+    }
+}
+
+void bench_fill_pages(int *pages, long rows, int pages_a_row)
+{
+    pages_kernel<<<1024, FILL_THREADS>>>(pages, rows, pages_a_row);
 }
 
 size_t bench_check_words(int width)
@@ -107,14 +131,16 @@ struct check_shared {
 
 /* One block a row. A selection is exact when as many of the row as of it are above its lowest. */
 static __global__ void __launch_bounds__(CHECK_THREADS)
-    check_kernel(const float *scores, const int *lengths, const int *indices, long width, int k,
-                 bool ordered, unsigned *bits, size_t words, int *bad)
+    check_kernel(const float *scores, const struct bench_rows rows,
+                 const struct bench_result result, unsigned *bits, size_t words, int *bad)
 {
     __shared__ struct check_shared shared;
     const long row = blockIdx.x;
-    const float *line = scores + row * width;
-    const int *selected = indices + row * k;
-    const int length = lengths[row], thread = (int)threadIdx.x;
+    const int k = result.k;
+    const float *line = scores + row * rows.width;
+    const int *selected = result.indices + row * k;
+    const float *values = result.values != nullptr ? result.values + row * k : nullptr;
+    const int length = rows.lengths[row], thread = (int)threadIdx.x;
     unsigned *seen = bits + row * words;
     if (thread == 0) {
         shared.wrong = shared.missing = shared.above = shared.selected_above = 0;
@@ -134,7 +160,14 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
             atomicAdd(&shared.wrong, 1);
             continue;
         }
-        if (ordered && i > 0 && selected[i - 1] >= at) {
+        const int before = i > 0 ? selected[i - 1] : -1;
+        if (before >= 0 && before < length &&
+            ((result.by_index && before >= at) ||
+             (result.by_value &&
+              (line[before] < line[at] || (line[before] == line[at] && before >= at))))) {
+            atomicAdd(&shared.wrong, 1);
+        }
+        if (values != nullptr && __float_as_uint(values[i]) != __float_as_uint(line[at])) {
             atomicAdd(&shared.wrong, 1);
         }
         lowest = fminf(lowest, line[at]);
@@ -171,32 +204,34 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
     if (thread == 0) {
         bool lowest_ties = shared.equal_below == shared.selected_equal;
         bool good = shared.wrong == 0 && shared.missing == k - min(k, max(length, 0)) &&
-                    shared.above == shared.selected_above && (!ordered || lowest_ties);
+                    shared.above == shared.selected_above &&
+                    (lowest_ties || (!result.by_index && !result.by_value));
         if (!good) {
             atomicAdd(bad, 1);
         }
     }
 }
 
-int bench_check(const float *scores, const int *lengths, const int *indices, long rows, int width,
-                int k, bool ordered, unsigned *bits, int *bad, cudaStream_t stream)
+int bench_check(const float *scores, const struct bench_rows &rows,
+                const struct bench_result &result, unsigned *bits, int *bad, cudaStream_t stream)
 {
-    const size_t words = bench_check_words(width);
-    int result = 0;
-    cudaError_t error = cudaMemsetAsync(bits, 0, (size_t)rows * words * sizeof(unsigned), stream);
+    const size_t words = bench_check_words((int)rows.width);
+    int wrong = 0;
+    cudaError_t error =
+        cudaMemsetAsync(bits, 0, (size_t)rows.count * words * sizeof(unsigned), stream);
     error = error == cudaSuccess ? cudaMemsetAsync(bad, 0, sizeof(int), stream) : error;
     if (error == cudaSuccess) {
-        check_kernel<<<(unsigned)rows, CHECK_THREADS, 0, stream>>>(scores, lengths, indices, width,
-                                                                   k, ordered, bits, words, bad);
+        check_kernel<<<(unsigned)rows.count, CHECK_THREADS, 0, stream>>>(scores, rows, result, bits,
+                                                                         words, bad);
         error = cudaGetLastError();
     }
     error = error == cudaSuccess
-                ? cudaMemcpyAsync(&result, bad, sizeof(int), cudaMemcpyDeviceToHost, stream)
+                ? cudaMemcpyAsync(&wrong, bad, sizeof(int), cudaMemcpyDeviceToHost, stream)
                 : error;
     error = error == cudaSuccess ? cudaStreamSynchronize(stream) : error;
     if (error != cudaSuccess) {
         fprintf(stderr, "check: %s\n", cudaGetErrorString(error));
         exit(2);
     }
-    return result;
+    return wrong;
 }

@@ -1,44 +1,45 @@
 /*
- * bench_inputs.cuh - score rows made on the device, and the check of a result on the device.
- *
- * The score families and lengths are those that the anchors (README.md) were measured with.
+ * bench_cuda_inputs.cuh - score rows made on the device, and the check of a result on the device.
  */
-#ifndef TOPKD_BENCH_INPUTS_CUH
-#define TOPKD_BENCH_INPUTS_CUH
+#ifndef TOPKD_BENCH_CUDA_INPUTS_CUH
+#define TOPKD_BENCH_CUDA_INPUTS_CUH
+
+#include "score_kinds.hpp"
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
 
-#define BENCH_SCORES_TABLE(X)                                                                      \
-    X(BENCH_INDEXER, "indexer")     /* weighted ReLU over heads, sink and recency boost */         \
-    X(BENCH_NORMAL, "normal")       /* standard normal */                                          \
-    X(BENCH_TIES, "ties")           /* normal, rounded down to quarters */                         \
-    X(BENCH_CLUSTERED, "clustered") /* uniform in [1, 1.245) */                                    \
-    X(BENCH_CONST, "const")         /* one value */
-
-enum bench_scores {
-#define BENCH_SCORES_ENUM(name, short_name) name,
-    BENCH_SCORES_TABLE(BENCH_SCORES_ENUM) BENCH_SCORES_COUNT
-#undef BENCH_SCORES_ENUM
+/* The rows of all matrices of a cell, one behind the other; pointers are of the device. */
+struct bench_rows {
+    const int *lengths; /* [count] */
+    long count, width;
+    int k;        /* of the selection, for BENCH_TILE */
+    float period; /* of a tooth of BENCH_SAW, as a part of the row's length */
 };
 
-extern const char *const bench_scores_names[];
+/* What was selected of them; pointers are of the device. */
+struct bench_result {
+    const int *indices;  /* [count, k] */
+    const float *values; /* [count, k], or null: none were asked for */
+    int k;
+    bool by_index, by_value; /* the order that was asked for, with the lowest ties */
+};
 
-/* Valid length of row `row` of a matrix; `run` counts rows over all matrices of a rotation. */
-int bench_length(int row, long run, int rows, int width);
+/* Fills scores[count, width]; beyond lengths[row] lies -inf. */
+void bench_fill(float *scores, const struct bench_rows &rows, enum bench_scores kind);
 
-/* Fills scores[rows, width]; beyond lengths[row] lies -inf. */
-void bench_fill(float *scores, const int *lengths, long rows, int width, enum bench_scores kind);
+/* A page table [rows, pages_a_row] that leaves every position as it is. */
+void bench_fill_pages(int *pages, long rows, int pages_a_row);
 
 /* 32-bit words of scratch a row that bench_check needs. */
 size_t bench_check_words(int width);
 
 /*
- * The number of rows whose indices[rows, k] are not an exact selection; with `ordered` they must
- * also ascend and take the lowest positions of equal scores. Blocks until done.
+ * The number of rows whose result is not an exact selection, is in another order than the wanted
+ * one, or has a value that is not its score. Blocks until done.
  */
-int bench_check(const float *scores, const int *lengths, const int *indices, long rows, int width,
-                int k, bool ordered, unsigned *bits, int *bad, cudaStream_t stream);
+int bench_check(const float *scores, const struct bench_rows &rows,
+                const struct bench_result &result, unsigned *bits, int *bad, cudaStream_t stream);
 
 #endif
