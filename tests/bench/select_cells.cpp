@@ -178,6 +178,7 @@ static const char usage[] =
     "Times the selector shape by shape and checks every row.\n\n"
     "  --shapes LIST     matrix (default), decode, mid, more, all, or ROWSxWIDTH; by commas\n"
     "  --trace LIST      instead: the calls of requests of 245K, 430K or TOKENS[/SCALE] tokens\n"
+    "  --list            prints the calls of --trace, and measures nothing\n"
     "  --k LIST          default 2048\n"
     "  --scores LIST     indexer (default), normal, ties, clustered, const, ascending,\n"
     "                    descending, saw, tile\n"
@@ -249,6 +250,8 @@ static bool parse_flag(const std::string &name, cell_settings &settings)
         settings.options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
     } else if (name == "--no-check") {
         settings.check = false;
+    } else if (name == "--list") {
+        settings.list = true;
     } else if (name == "--variants") {
         settings.variants = true;
     } else {

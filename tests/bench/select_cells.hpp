@@ -46,6 +46,7 @@ struct cell_settings {
     bool variants = false;                               /* every policy of every family */
     int groups_max = 64;                                 /* as the anchors were measured */
     bool check = true;
+    bool list = false; /* the calls of the traces, and no more */
     double seconds = 1e9;
     FILE *csv = nullptr, *routes = nullptr, *trace_csv = nullptr;
     std::map<std::string, double> anchors; /* best exact selector, by cell_key */

@@ -161,9 +161,8 @@ static void write_call(const cell_settings &settings, const std::string &trace,
     fflush(settings.trace_csv);
 }
 
-/* Every call of a request once, in their order; the sum of their medians is the request's time. */
-static bool run_trace(const cell_settings &settings, const std::string &trace, int k,
-                      enum bench_scores scores, const clock_of_run &clock, summary &summary)
+/* The calls of a request that cells_parse has read before. */
+static std::vector<struct trace_call> calls_of(const std::string &trace)
 {
     struct trace_request request = {};
     std::vector<struct trace_call> calls(TRACE_CALLS_MAX);
@@ -174,12 +173,32 @@ static bool run_trace(const cell_settings &settings, const std::string &trace, i
                 TRACE_CALLS_MAX);
         exit(2);
     }
+    calls.resize((size_t)count);
+    return calls;
+}
+
+static void list_calls(const cell_settings &settings)
+{
+    printf("trace,step,rows,width,first_token,valid_scores\n");
+    for (const std::string &trace : settings.traces) {
+        for (const struct trace_call &call : calls_of(trace)) {
+            printf("%s,%d,%d,%d,%d,%lld\n", trace.c_str(), call.step, call.rows, call.width,
+                   call.first_token, (long long)trace_call_scores(&call));
+        }
+    }
+}
+
+/* Every call of a request once, in their order; the sum of their medians is the request's time. */
+static bool run_trace(const cell_settings &settings, const std::string &trace, int k,
+                      enum bench_scores scores, const clock_of_run &clock, summary &summary)
+{
+    const std::vector<struct trace_call> calls = calls_of(trace);
     double us = 0, floor_us = 0;
-    for (int32_t i = 0; i < count; i++) {
-        const struct trace_call &call = calls[(size_t)i];
+    for (const struct trace_call &call : calls) {
         const cell_wanted wanted = {{call.rows, call.width, call.first_token}, k, scores};
         if (clock.over()) {
-            printf("the time is up, before call %d of trace %s\n", i, trace.c_str());
+            printf("the time is up, before token %d of trace %s\n", call.first_token,
+                   trace.c_str());
             return false;
         }
         contest contest;
@@ -190,8 +209,8 @@ static bool run_trace(const cell_settings &settings, const std::string &trace, i
             floor_us += contest.plans == 1 ? figures.floor_us : 0;
         });
     }
-    printf("trace %s, K %d, %s: %d calls in %d steps, %.2f ms, %.3f x floor\n", trace.c_str(), k,
-           bench_scores_names[scores], count, calls[(size_t)count - 1].step + 1, us / 1e3,
+    printf("trace %s, K %d, %s: %zu calls in %d steps, %.2f ms, %.3f x floor\n", trace.c_str(), k,
+           bench_scores_names[scores], calls.size(), calls.back().step + 1, us / 1e3,
            us / floor_us);
     return true;
 }
@@ -214,7 +233,14 @@ int main(int argc, char **argv)
 {
     cell_settings settings;
     summary summary;
-    if (!cells_parse(argc, argv, cells_program, settings) || !cells_device_open()) {
+    if (!cells_parse(argc, argv, cells_program, settings)) {
+        return 2;
+    }
+    if (settings.list) {
+        list_calls(settings);
+        return 0;
+    }
+    if (!cells_device_open()) {
         return 2;
     }
     const clock_of_run clock(settings.seconds);
