@@ -12,16 +12,18 @@
  *              that gives its processor to others meanwhile
  *   spinning   the same, but who waits keeps its processor
  *   pipelined  eight requests of one client in flight, time a request
+ * Every cell is measured twice, by clients of their own: the columns have the mean of both, the
+ * last two how far they lie apart (the higher over the lower, less 1).
  * own_us is the time of the same selection alone: replays of its graph, back to back, in this
  * process, while the daemon is idle. With the worker's process the last columns say what its
  * threads and those of the clients did for a request.
  */
 #include "bench_scores.h"
+#include "bench_usage.h"
 #include "topk_select.h"
 #include "topkd.h"
 
 #include <cuda.h>
-#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -38,6 +40,7 @@
 #define CLIENTS_MAX 8
 #define SAMPLES_MAX 200000
 #define DEPTH 8
+#define PASSES 2 /* choice: times a cell is measured, so that its spread is known */
 #define CU(call) check_cu(#call, (call))
 #define TK(call) check_tk(#call, (call))
 
@@ -59,7 +62,7 @@ struct sample {
 /* Of the processes together. */
 struct board {
     pthread_barrier_t start;
-    float own_us[2];
+    float own_us;
     uint32_t num_samples[CLIENTS_MAX];
     double elapsed_s[CLIENTS_MAX];
     struct sample samples[CLIENTS_MAX][SAMPLES_MAX];
@@ -325,44 +328,6 @@ static void client_main(struct board *board, const char *url, const struct shape
     _exit(0);
 }
 
-/* ---- What threads did ------------------------------------------------------------------------ */
-
-/* Of all threads of some processes: time on a processor, time in wait for one, times begun. */
-struct usage {
-    double cpu_us, wait_us, turns;
-};
-
-static void add_usage(pid_t pid, struct usage *usage)
-{
-    char path[300];
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    DIR *folder = opendir(path);
-    for (struct dirent *entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {
-        unsigned long long cpu_ns, wait_ns, turns;
-        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/schedstat", (int)pid, entry->d_name);
-        FILE *file = entry->d_name[0] != '.' ? fopen(path, "r") : NULL;
-        if (file && fscanf(file, "%llu %llu %llu", &cpu_ns, &wait_ns, &turns) == 3) {
-            usage->cpu_us += (double)cpu_ns / 1e3;
-            usage->wait_us += (double)wait_ns / 1e3;
-            usage->turns += (double)turns;
-        }
-        if (file)
-            fclose(file);
-    }
-    if (folder)
-        closedir(folder);
-}
-
-/* [0] the worker, [1] the clients together. */
-static void read_usage(pid_t worker, const pid_t *clients, int num, struct usage usage[2])
-{
-    memset(usage, 0, 2 * sizeof(*usage));
-    if (worker > 0)
-        add_usage(worker, &usage[0]);
-    for (int i = 0; i < num && worker > 0; i++)
-        add_usage(clients[i], &usage[1]);
-}
-
 /* ---- The parent: has no context of its own ----------------------------------------------------
  */
 
@@ -385,51 +350,123 @@ static double percentile(const struct board *board, int num, size_t column, size
     return count > 0 ? (double)all[count * percent / 100] : 0;
 }
 
-/* A cell of the table. */
-struct cell {
+/* What one pass measured in a mode; beside the first two each is a column of the table. */
+enum figure {
+    FIGURE_SAMPLES,
+    FIGURE_LEAST_RATE, /* of a client */
+    FIGURE_P50,
+    FIGURE_P99,
+    FIGURE_RATE,
+    FIGURE_QUEUED_P50,
+    FIGURE_QUEUED_P99,
+    FIGURE_RUN_P50,
+    FIGURE_RUN_P99,
+    FIGURE_LATE_P50,
+    FIGURE_LATE_P99,
+    FIGURE_WORKER_CPU, /* of a request; in the order of struct usage */
+    FIGURE_WORKER_WAIT,
+    FIGURE_WORKER_TURNS,
+    FIGURE_CLIENT_CPU,
+    FIGURE_CLIENT_WAIT,
+    FIGURE_CLIENT_TURNS,
+    FIGURE_COUNT
+};
+
+/* The cells of one shape and number of clients. */
+struct cells {
     const char *label;
     const struct shape *shape;
     int num; /* clients */
-    enum mode mode;
     float own_us;
-    struct usage before[2], after[2];
+    double figures[MODE_COUNT][PASSES][FIGURE_COUNT];
 };
 
-static void report_usage(const struct cell *cell, double count)
+static void take_figures(const struct board *board, int num, const struct usage *before,
+                         const struct usage *after, double *figures)
 {
-    for (int i = 0; i < 2; i++) {
-        const struct usage *before = &cell->before[i], *after = &cell->after[i];
-        printf(",%.1f,%.1f,%.2f", (after->cpu_us - before->cpu_us) / count,
-               (after->wait_us - before->wait_us) / count, (after->turns - before->turns) / count);
-    }
-}
-
-static void report(struct board *board, const struct cell *cell)
-{
-    const struct shape *shape = cell->shape;
-    int num = cell->num;
-    size_t count = 0;
-    double rate = 0, least_rate = 1e12;
+    double count = 0;
+    memset(figures, 0, FIGURE_COUNT * sizeof(*figures));
+    figures[FIGURE_LEAST_RATE] = 1e12;
     for (int i = 0; i < num; i++) {
         double own_rate = board->num_samples[i] / board->elapsed_s[i];
         count += board->num_samples[i];
-        rate += own_rate;
-        least_rate = own_rate < least_rate ? own_rate : least_rate;
+        figures[FIGURE_RATE] += own_rate;
+        if (own_rate < figures[FIGURE_LEAST_RATE]) {
+            figures[FIGURE_LEAST_RATE] = own_rate;
+        }
     }
-    if (count == 0)
+    if (count == 0) {
         return;
-#define COLUMN(field, percent) percentile(board, num, offsetof(struct sample, field), percent)
-    double p50_us = COLUMN(whole_us, 50);
-    double own_us = (double)cell->own_us, base_us = cell->mode == MODE_PING ? 0 : own_us;
-    printf("%s,%s,%d,%d,%d,%d,%zu,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f,%.3f", cell->label,
-           mode_names[cell->mode], num, shape->rows, shape->width, shape->k, count, p50_us,
-           COLUMN(whole_us, 99), own_us, p50_us - base_us, rate, rate * base_us / 1e6,
-           least_rate * num / rate);
-    printf(",%.1f,%.1f,%.1f,%.1f,%.1f,%.1f", COLUMN(queued_us, 50), COLUMN(queued_us, 99),
-           COLUMN(run_us, 50), COLUMN(run_us, 99), COLUMN(late_us, 50), COLUMN(late_us, 99));
-    report_usage(cell, (double)count);
-    printf("\n");
-#undef COLUMN
+    }
+    figures[FIGURE_SAMPLES] = count;
+    static const struct {
+        enum figure figure;
+        size_t column, percent;
+    } percentiles[] = {
+        {FIGURE_P50, offsetof(struct sample, whole_us), 50},
+        {FIGURE_P99, offsetof(struct sample, whole_us), 99},
+        {FIGURE_QUEUED_P50, offsetof(struct sample, queued_us), 50},
+        {FIGURE_QUEUED_P99, offsetof(struct sample, queued_us), 99},
+        {FIGURE_RUN_P50, offsetof(struct sample, run_us), 50},
+        {FIGURE_RUN_P99, offsetof(struct sample, run_us), 99},
+        {FIGURE_LATE_P50, offsetof(struct sample, late_us), 50},
+        {FIGURE_LATE_P99, offsetof(struct sample, late_us), 99},
+    };
+    for (size_t i = 0; i < sizeof(percentiles) / sizeof(percentiles[0]); i++) {
+        figures[percentiles[i].figure] =
+            percentile(board, num, percentiles[i].column, percentiles[i].percent);
+    }
+    for (int i = 0; i < 2; i++) {
+        double *of = &figures[FIGURE_WORKER_CPU + 3 * i];
+        of[0] = (after[i].cpu_us - before[i].cpu_us) / count;
+        of[1] = (after[i].wait_us - before[i].wait_us) / count;
+        of[2] = (after[i].turns - before[i].turns) / count;
+    }
+}
+
+/* The mean of the passes. */
+static double mean(const double figures[PASSES][FIGURE_COUNT], enum figure which)
+{
+    double sum = 0;
+    for (int pass = 0; pass < PASSES; pass++) {
+        sum += figures[pass][which];
+    }
+    return sum / PASSES;
+}
+
+/* How far the passes lie apart: the highest over the lowest, less 1. */
+static double spread(const double figures[PASSES][FIGURE_COUNT], enum figure which)
+{
+    double low = figures[0][which], high = low;
+    for (int pass = 1; pass < PASSES; pass++) {
+        low = figures[pass][which] < low ? figures[pass][which] : low;
+        high = figures[pass][which] > high ? figures[pass][which] : high;
+    }
+    return low > 0 ? high / low - 1 : 0;
+}
+
+/* One row a mode. */
+static void report(const struct cells *cells)
+{
+    const struct shape *shape = cells->shape;
+    for (int mode = 0; mode < MODE_COUNT; mode++) {
+        const double(*figures)[FIGURE_COUNT] = cells->figures[mode];
+        const double own_us = (double)cells->own_us, base_us = mode == MODE_PING ? 0 : own_us;
+        const double p50_us = mean(figures, FIGURE_P50), rate = mean(figures, FIGURE_RATE);
+        if (mean(figures, FIGURE_SAMPLES) == 0) {
+            continue;
+        }
+        printf("%s,%s,%d,%d,%d,%d,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.3f,%.3f", cells->label,
+               mode_names[mode], cells->num, shape->rows, shape->width, shape->k,
+               PASSES * mean(figures, FIGURE_SAMPLES), p50_us, mean(figures, FIGURE_P99), own_us,
+               p50_us - base_us, rate, rate * base_us / 1e6,
+               mean(figures, FIGURE_LEAST_RATE) * cells->num / rate);
+        for (int figure = FIGURE_QUEUED_P50; figure < FIGURE_COUNT; figure++) {
+            bool turns = figure == FIGURE_WORKER_TURNS || figure == FIGURE_CLIENT_TURNS;
+            printf(turns ? ",%.2f" : ",%.1f", mean(figures, (enum figure)figure));
+        }
+        printf(",%.3f,%.3f\n", spread(figures, FIGURE_P50), spread(figures, FIGURE_RATE));
+    }
     fflush(stdout);
 }
 
@@ -441,47 +478,52 @@ struct options {
     pid_t worker;
 };
 
-static void run_clients(struct board *board, const struct options *options, int which, int num)
+/* All modes once, by new clients. */
+static void run_pass(struct board *board, const struct options *options, struct cells *cells,
+                     int pass)
 {
     pid_t clients[CLIENTS_MAX];
-    struct cell cell = {.label = options->label,
-                        .shape = &shapes[which],
-                        .num = num,
-                        .own_us = board->own_us[which]};
     pthread_barrierattr_t attribute;
     pthread_barrierattr_init(&attribute);
     pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&board->start, &attribute, (unsigned)num + 1);
-    for (int i = 0; i < num; i++) {
+    pthread_barrier_init(&board->start, &attribute, (unsigned)cells->num + 1);
+    for (int i = 0; i < cells->num; i++) {
         clients[i] = fork();
-        if (clients[i] == 0)
-            client_main(board, options->url, cell.shape, i, options->seconds);
+        if (clients[i] == 0) {
+            client_main(board, options->url, cells->shape, i, options->seconds);
+        }
     }
     for (int mode = 0; mode < MODE_COUNT; mode++) {
-        cell.mode = (enum mode)mode;
+        struct usage before[2], after[2];
         pthread_barrier_wait(&board->start);
-        read_usage(options->worker, clients, num, cell.before);
+        usage_read(options->worker, clients, cells->num, before);
         pthread_barrier_wait(&board->start);
-        read_usage(options->worker, clients, num, cell.after);
-        report(board, &cell);
+        usage_read(options->worker, clients, cells->num, after);
+        take_figures(board, cells->num, before, after, cells->figures[mode][pass]);
         pthread_barrier_wait(&board->start);
     }
     while (wait(NULL) > 0) {
     }
 }
 
-static void run_shape(struct board *board, const struct options *options, int which)
+static void run_shape(struct board *board, const struct options *options, const struct shape *shape)
 {
     pid_t own = fork();
     if (own == 0) {
         CUdevice device;
         open_gpu(&device);
-        board->own_us[which] = time_own(&shapes[which]);
+        board->own_us = time_own(shape);
         _exit(0);
     }
     waitpid(own, NULL, 0);
-    for (int num = 1; num <= options->clients_max; num *= 2)
-        run_clients(board, options, which, num);
+    for (int num = 1; num <= options->clients_max; num *= 2) {
+        struct cells cells = {
+            .label = options->label, .shape = shape, .num = num, .own_us = board->own_us};
+        for (int pass = 0; pass < PASSES; pass++) {
+            run_pass(board, options, &cells, pass);
+        }
+        report(&cells);
+    }
 }
 
 int main(int argc, char **argv)
@@ -505,11 +547,11 @@ int main(int argc, char **argv)
     printf("label,mode,clients,rows,width,k,samples,p50_us,p99_us,own_us,over_own_p50_us,"
            "requests_per_s,share_of_replays,least_share,queued_p50_us,queued_p99_us,run_p50_us,"
            "run_p99_us,late_p50_us,late_p99_us,worker_cpu_us,worker_wait_us,worker_turns,"
-           "client_cpu_us,client_wait_us,client_turns\n");
+           "client_cpu_us,client_wait_us,client_turns,p50_spread,rate_spread\n");
     fflush(stdout);
     for (int i = 0; i < 2; i++) {
         if (options.only < 0 || options.only == i)
-            run_shape(board, &options, i);
+            run_shape(board, &options, &shapes[i]);
     }
     return 0;
 }

@@ -2,7 +2,8 @@
 # least floor that any line saw for the same scores to read (threads, rows, width, lengths). Other
 # work on the machine can only make either longer.
 # Fields: 1 date, 2 commit, 3 cpu, 4 family, 5 isa, 6 threads, 7 rows, 8 width, 9 k, 10 lengths,
-# 11 order, 12 ties, 13 select_us, 14 floor_us, 15 x_floor, 16 on: counts, 22 exact.
+# 11 order, 12 ties, 13 select_us, 14 floor_us, 15 x_floor, 16 on: counts, 22 exact, 23 on: how busy
+# the machine was while the line was measured.
 BEGIN { FS = OFS = "," }
 $1 == "date" { if (!head) print; head = 1; next }
 {

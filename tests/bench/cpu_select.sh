@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs bench_cpu_select over the shapes, families and options that tests/bench/README.md reports, and
 # writes one CSV. With --torch, PyTorch's topk is timed on the same scores where it is compared.
+# The last columns say how busy the machine was otherwise while a line was measured, and at the end
+# the script says it of all lines.
 #
 # usage: cpu_select.sh BUILD_DIR [--out FILE] [--threads N] [--passes N] [--torch PYTHON]
 set -euo pipefail
@@ -34,17 +36,49 @@ date=$(date -u +%Y-%m-%d)
 commit=$(git -C "$here" rev-parse --short HEAD)
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 
-# Every line gets the date, the commit and the processor in front.
-line() { sed "s|^|$date,$commit,$cpu,|" | tee -a "$scratch/csv"; }
-run() { "$bench" --threads "$threads" --rounds 9 --repeats 12 --csv "$@" | line; }
+# Sets `all`, `busy` and `stolen`: ticks of all processors since the start of the machine, those
+# that did something, and those that the hypervisor gave to another machine.
+ticks() {
+    local user nice system idle waiting irq softirq
+    read -r _ user nice system idle waiting irq softirq stolen _ </proc/stat
+    busy=$((user + nice + system + irq + softirq))
+    all=$((busy + idle + waiting + stolen))
+}
+
+# Sets `own` to the ticks that the children of this script have used.
+own_ticks() {
+    times >"$scratch/times"
+    own=$(awk -v hz="$(getconf CLK_TCK)" 'NR == 2 {
+        for (i = 1; i <= 2; i++) { split($i, part, "[ms]"); seconds += 60 * part[1] + part[2] }
+        printf "%d", seconds * hz }' "$scratch/times")
+}
+
+# Runs a command that prints lines of CSV. Each gets the date, the commit and the processor in front,
+# and behind: the load, and of the processors' time in percent what was stolen and what others used.
+measure() {
+    local all busy stolen own all0 busy0 stolen0 own0 result=0
+    ticks
+    own_ticks
+    all0=$all busy0=$busy stolen0=$stolen own0=$own
+    "$@" >"$scratch/lines" || result=$?
+    ticks
+    own_ticks
+    awk -v front="$date,$commit,$cpu" -v all=$((all - all0)) -v stolen=$((stolen - stolen0)) \
+        -v others=$((busy - busy0 - own + own0)) -v load="$(cut -d ' ' -f 1 /proc/loadavg)" '
+        function percent(ticks) { return all > 0 && ticks > 0 ? 100 * ticks / all : 0 }
+        { printf "%s,%s,%s,%.1f,%.1f\n", front, $0, load, percent(stolen), percent(others) }' \
+        "$scratch/lines" | tee -a "$scratch/csv"
+    return "$result"
+}
+run() { measure "$bench" --threads "$threads" --rounds 9 --repeats 12 --csv "$@"; }
 
 echo "date,commit,cpu,family,isa,threads,rows,width,k,lengths,order,ties,select_us,floor_us,\
-x_floor,reads,certified,direct,band,recovery,spill,exact" | tee "$scratch/csv"
+x_floor,reads,certified,direct,band,recovery,spill,exact,load,stolen_percent,others_percent" | tee "$scratch/csv"
 
 one_pass() {
     run --save "$scratch/scores.npy"
     if [ -n "$python" ]; then
-        "$python" "$here/torch_topk.py" "$scratch/scores.npy" --threads "$(nproc)" | line
+        measure "$python" "$here/torch_topk.py" "$scratch/scores.npy" --threads "$(nproc)"
     fi
     rm -f "$scratch/scores.npy"
     run --family all
@@ -70,9 +104,12 @@ for ((pass = 1; pass <= passes; pass++)); do
     one_pass
 done
 awk -f "$here/cpu_merge.awk" "$scratch/csv" >"$scratch/merged"
-if grep -q ',NO$' "$scratch/merged"; then
-    die "a result was wrong: see the lines that end with NO"
+if cut -d , -f 22 "$scratch/merged" | grep -qx NO; then
+    die "a result was wrong: see the lines with NO in the column exact"
 fi
 mkdir -p "$(dirname "$out")"
 cp "$scratch/merged" "$out"
+awk -F , 'NR > 1 { load += $23; stolen += $24; others += $25; if ($25 > most) most = $25 }
+    END { printf "machine: load %.1f, %.1f %% of the processors stolen, %.1f %% used by others " \
+        "(at most %.1f %%)\n", load / (NR - 1), stolen / (NR - 1), others / (NR - 1), most }' "$out" >&2
 echo "wrote $out" >&2
