@@ -66,7 +66,7 @@ class Page(WebTest):
         self.browser.open(f"http://127.0.0.1:{self.port}/")
         self.wait("Number(document.body && document.body.dataset.samples) >= 2", "two samples")
 
-    def wait(self, script, what, seconds=20):
+    def wait(self, script, what, seconds=60):
         return until(lambda: self.browser.value(script), f"{what} ({script})", seconds)
 
     def text(self, selector):
@@ -88,7 +88,7 @@ class Page(WebTest):
         self.load("--clients", 2, "--shape", "8x24576x512,64x4096x64,4x16384x1024")
         self.load("--clients", 1, "--shape", "16x16384x256", "--scores", "ties", "--order", "value")
         self.open()
-        self.wait("document.body.dataset.samples >= %d" % SECONDS, "some history", 20 + 2 * SECONDS)
+        self.wait("document.body.dataset.samples >= %d" % SECONDS, "some history", 60 + 2 * SECONDS)
         self.wait("document.getElementById('state').textContent === 'ready'", "ready")
         self.assertEqual(self.browser.value("document.title"), "topkd: ready")
 

@@ -38,7 +38,7 @@ class WebTest(ToolTest):
         with open("topkd.yaml", "w", encoding="utf-8") as file:
             file.write(f"http: {{{inner}}}\n{self.settings}")
 
-    def get(self, path, method="GET", timeout=10):
+    def get(self, path, method="GET", timeout=60):
         """The answer and its body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -63,12 +63,12 @@ class WebTest(ToolTest):
         lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
-    def connect(self, timeout=10):
+    def connect(self, timeout=60):
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
         self.addCleanup(connection.close)
         return connection
 
-    def raw(self, data, timeout=10):
+    def raw(self, data, timeout=60):
         """Sends bytes; returns everything that comes until the connection ends."""
         connection = self.connect(timeout)
         received = b""

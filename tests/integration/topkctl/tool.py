@@ -16,10 +16,10 @@ TOPKCTL = os.environ["TOPKCTL"]
 def run(*arguments, **options):
     """Runs topkctl; returns the finished process."""
     command = [TOPKCTL, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
 
 
-def until(condition, what, seconds=20):
+def until(condition, what, seconds=60):
     """Waits for a true value of condition(), and returns it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -103,7 +103,7 @@ class Daemon:
         command = [os.environ["TOPKD"], "--device", "cpu", "--socket-dir", folder.name, *options]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         test.addCleanup(self.stop)
-        ready = run("ping", "--url", self.url, "--timeout", "30s")
+        ready = run("ping", "--url", self.url, "--timeout", "60s")
         test.assertEqual(ready.returncode, 0, f"{ready.stderr}{self.read_log()}")
 
     def read_log(self):
@@ -115,7 +115,7 @@ class Daemon:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            return self.process.wait(30)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(30)
