@@ -266,7 +266,7 @@ class Interruptions(ToolTest):
         command += ["--values", "values.npy"]
         process = subprocess.Popen(command, stderr=options.pop("stderr", subprocess.PIPE), **options)
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(os.listdir()) < 3 and time.monotonic() < deadline:
             time.sleep(0.005)
         self.assertEqual(len(os.listdir()), 3, "scores and two unfinished files")
@@ -276,14 +276,14 @@ class Interruptions(ToolTest):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.start()
             process.send_signal(number)
-            self.assertEqual(process.wait(30), -number)
+            self.assertEqual(process.wait(60), -number)
             process.stderr.close()
             self.assertEqual(os.listdir(), ["scores.npy"])
 
     def test_a_file_that_shrinks_is_reported(self):
         process = self.start()
         os.truncate("scores.npy", 4096)
-        _, text = process.communicate(timeout=30)
+        _, text = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, text)
         self.assertIn(b"a mapped file shrank", text)
         self.assertEqual(os.listdir(), ["scores.npy"])
@@ -293,11 +293,11 @@ class Interruptions(ToolTest):
         process = self.start(stderr=inner, stdout=subprocess.DEVNULL)
         os.close(inner)
         text = b""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while text.count(b"\r") < 2 and time.monotonic() < deadline:
             text += os.read(outer, 4096)
         process.kill()
-        process.wait(30)
+        process.wait(60)
         os.close(outer)
         self.assertRegex(text, rb"selecting: \d+ of 400 rows \(\d+%\), [0-9.]+ [KMG]iB/s")
 

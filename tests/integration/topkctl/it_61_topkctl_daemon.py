@@ -136,7 +136,7 @@ class Selecting(WithClients):
     def test_the_example_reads_the_same_files(self):
         np.save("few.npy", self.scores[:8])
         done = self.start_client("--scores", "few.npy", "--k", 64, "--repeats", 2)
-        text, errors = done.communicate(timeout=60)
+        text, errors = done.communicate(timeout=120)
         self.assertEqual((done.returncode, errors), (0, ""))
         self.assertRegex(text, r"^rows=8 width=20000 k=64 exact=yes p50_us=\d+ p99_us=\d+\n$")
 
@@ -157,7 +157,7 @@ class Ending(WithClients):
     def test_drain_ends_the_daemon(self):
         shown = self.good_json("drain", *self.url)
         self.assertTrue(shown["ended"])
-        self.assertEqual(self.daemon.process.wait(10), 0)
+        self.assertEqual(self.daemon.process.wait(60), 0)
         self.bad(3, ["cannot be reached", self.daemon.url], "devices", *self.url, "--timeout", "1")
 
     def test_drain_says_so(self):

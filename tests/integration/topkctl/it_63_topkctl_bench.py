@@ -6,10 +6,10 @@ import pty
 import re
 import signal
 import subprocess
-import time
+import threading
 import unittest
 
-from tool import TOPKCTL, DaemonTest
+from tool import TOPKCTL, DaemonTest, until
 
 SMALL = ("--shape", "4x8192x64", "--duration", "500ms")
 
@@ -19,6 +19,49 @@ class Bench(DaemonTest):
 
     def sessions(self):
         return self.good_json("sessions", *self.url)["sessions"]
+
+    def renewed(self, before):
+        """Whether clients have selected from the worker after this one."""
+        (device,) = self.good_json("devices", *self.url)["devices"]
+        if device["epoch"] == before["epoch"] or device["state"] != "ready":
+            return False
+        return any(session["requests"] > 4 for session in self.sessions())
+
+    def start(self, *options):
+        """A bench that goes on until it is interrupted, and already measures. The second gives what it
+        has said on its terminal beside its progress, once it has ended."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [TOPKCTL, "bench", *self.url, "--duration", "600s", *options],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        drawn = bytearray()
+
+        def read():
+            try:
+                while chunk := os.read(ours, 4096):
+                    drawn.extend(chunk)
+            except OSError:  # its end is closed
+                pass
+            os.close(ours)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        self.addCleanup(reader.join)
+        until(lambda: re.search(rb"bench: \d+\.\d of 600\.0 s, [1-9]", drawn), "selections that count")
+
+        def said():
+            reader.join()
+            return re.sub(rb"\r\x1b\[K(bench: [^\r]*)?", b"", bytes(drawn))
+
+        return process, said
 
     def test_the_figures_add_up(self):
         before = self.good_json("stats", *self.url)["devices"][0]["requests"]
@@ -49,7 +92,7 @@ class Bench(DaemonTest):
         # More than was counted ran: the warm-up and what came late.
         after = self.good_json("stats", *self.url)["devices"][0]["requests"]
         self.assertGreaterEqual(after - before, shown["requests"])
-        self.assertEqual(self.sessions(), [])
+        until(lambda: self.sessions() == [], "the end of all sessions")
 
     def test_for_people(self):
         text = self.good("bench", *self.url, *SMALL, "--scores", "equal")
@@ -78,7 +121,7 @@ class Bench(DaemonTest):
             if not chunk:
                 break
             drawn += chunk
-        shown = json.loads(process.communicate(timeout=30)[0])
+        shown = json.loads(process.communicate(timeout=60)[0])
         os.close(ours)
         self.assertEqual(process.returncode, 0)
         self.assertGreater(shown["requests"], 0)
@@ -95,17 +138,15 @@ class Bench(DaemonTest):
         self.bad(2, ["--clients"], "bench", "--clients", 257)
         self.bad(2, ["--order value"], "bench", "--deterministic", "--order", "value")
         self.bad(2, ["takes no --clients"], "stats", "--clients", 1)
-        self.assertEqual(self.sessions(), [])
+        until(lambda: self.sessions() == [], "the end of all sessions")
 
     def test_failures_are_counted_by_status(self):
-        # One worker dies in the middle: its clients renew and go on, or say what failed.
-        process = subprocess.Popen(
-            [TOPKCTL, "bench", *self.url, "--shape", "64x65536x512", "--duration", "2s", "--json"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        time.sleep(1)
-        os.kill(self.good_json("devices", *self.url)["devices"][0]["pid"], signal.SIGKILL)
+        # The worker dies in the middle: its clients renew and go on, or say what failed.
+        process, _ = self.start("--shape", "16x65536x512", "--outstanding", "4", "--json")
+        (before,) = self.good_json("devices", *self.url)["devices"]
+        os.kill(before["pid"], signal.SIGKILL)
+        until(lambda: self.renewed(before), "a renewed session")
+        process.send_signal(signal.SIGINT)
         shown = json.loads(process.communicate(timeout=60)[0])
         self.assertEqual(process.returncode, 1 if shown["failed"] else 0)
         self.assertGreater(shown["requests"], 0)
@@ -113,22 +154,13 @@ class Bench(DaemonTest):
         self.assertGreaterEqual(shown["retries"] + shown["failed"], 1)
 
     def test_interrupted(self):
-        process = subprocess.Popen(
-            [TOPKCTL, "bench", *self.url, "--shape", "4x8192x64", "--clients", "3", "--duration", "600s"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 20
-        while sum(s["requests"] > 0 for s in self.sessions()) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.6)
+        process, said = self.start("--shape", "4x8192x64", "--clients", "3")
+        until(lambda: sum(s["requests"] > 0 for s in self.sessions()) == 3, "three clients at work")
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        text, trouble = process.communicate(timeout=30)
-        self.assertEqual((process.returncode, trouble), (0, ""))
+        text, _ = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, said()), (0, b""))
         self.assertRegex(text, r"(?m)^[1-9]\d* selections in \d")
-        self.assertEqual(self.sessions(), [])
+        until(lambda: self.sessions() == [], "the end of all sessions")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Terminal:
     def close(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
         os.close(self.master)
         os.close(self.slave)
 
@@ -62,13 +62,13 @@ class Terminal:
         ]
 
     def wait(self, condition, what):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             self.read()
             value = condition()
             if value:
                 return value
-        raise AssertionError(f"not within 20 s: {what}; output ends with {self.output[-800:]!r}")
+        raise AssertionError(f"not within 60 s: {what}; output ends with {self.output[-800:]!r}")
 
     def wait_frame(self, condition, what):
         """A frame that was drawn from now on."""
@@ -88,10 +88,10 @@ class Top(ToolTest):
 
         def end():
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(60)
 
         self.addCleanup(end)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             sessions = self.good_json("sessions", *self.url)["sessions"]
             if sum(s["requests"] > 0 for s in sessions) == clients:
