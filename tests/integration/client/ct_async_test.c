@@ -36,7 +36,7 @@ static void ct_40_the_descriptor_tells_of_finished_operations(void **state)
         expect_ok(topkd_select_start(client, &request, &users[i], &ops[i]));
     }
     for (int i = 0; i < 3; i++) {
-        assert_true(readable(client, 5000));
+        assert_true(readable(client, WAIT_MS));
         next = topkd_op_next(client);
         assert_non_null(next);
         int *user = topkd_op_user(next);
@@ -70,11 +70,11 @@ static void ct_41_no_more_than_the_limit_at_a_time(void **state)
     expect_detail("8 operations", "outstanding_max 8", NULL);
     expect_ok(topkd_semaphore_signal(ready, 1));
     for (int i = 0; i < OUTSTANDING; i++) {
-        expect_ok(topkd_op_wait(ops[i], 5000));
+        expect_ok(topkd_op_wait(ops[i], WAIT_MS));
         expect_ok(topkd_op_finish(ops[i], NULL));
     }
     expect_ok(topkd_select_start(client, &request, NULL, &ops[0]));
-    expect_ok(topkd_op_wait(ops[0], 5000));
+    expect_ok(topkd_op_wait(ops[0], WAIT_MS));
     expect_ok(topkd_op_finish(ops[0], NULL));
     topkd_client_close(client);
 }
@@ -95,7 +95,7 @@ static void ct_42_waiting_for_one_operation(void **state)
     expect_ok(topkd_select_start(client, &request, NULL, &op));
     expect_status(TOPKD_E_TIMEOUT, topkd_op_wait(op, 50));
     expect_ok(topkd_semaphore_signal(ready, 1));
-    assert_true(readable(client, 5000)); /* nobody waits for it now, so it is queued */
+    assert_true(readable(client, WAIT_MS)); /* nobody waits for it now, so it is queued */
     expect_ok(topkd_op_wait(op, 50));
     assert_false(readable(client, 0)); /* and no longer */
     assert_null(topkd_op_next(client));
@@ -110,7 +110,7 @@ static void ct_43_finishing_early_cancels(void **state)
     struct fake *fake = *state;
     struct matrix matrix;
     struct topkd_op *op;
-    fake_start(fake, "select:1:delay:300", NULL);
+    fake_start(fake, "select:1:delay:2000", NULL);
     struct topkd_client *client = fake_client(fake, NULL);
     matrix_create(client, 2, 100, 8, &matrix);
     struct topkd_select_request request = matrix_request(&matrix, true);
@@ -118,7 +118,7 @@ static void ct_43_finishing_early_cancels(void **state)
     uint64_t before_ms = now_ms();
     expect_ok(topkd_select_start(client, &request, NULL, &op));
     expect_status(TOPKD_E_CANCELLED, topkd_op_finish(op, &result));
-    assert_true(now_ms() - before_ms < 250);
+    assert_true(now_ms() - before_ms < 1900);
     assert_int_equal(result.rows, 77); /* set only on success */
     assert_null(topkd_op_next(client));
     /* The answer comes nevertheless, and its arena slot goes back. */
@@ -143,12 +143,12 @@ static void ct_44_a_silent_worker_costs_time_and_slots(void **state)
     uint64_t before_ms = now_ms();
     expect_status(TOPKD_E_TIMEOUT, topkd_select(client, &request, &result));
     expect_detail("no answer within 100 ms", NULL);
-    assert_in_range(now_ms() - before_ms, 100, 1000);
+    assert_in_range(now_ms() - before_ms, 100, LATE_MS);
     for (int i = 1; i < OUTSTANDING; i++) {
         expect_ok(topkd_select_start(client, &request, NULL, &op));
     }
     for (int i = 1; i < OUTSTANDING; i++) {
-        assert_true(readable(client, 5000)); /* the timer ends them, nobody waits */
+        assert_true(readable(client, WAIT_MS)); /* the timer ends them, nobody waits */
         expect_status(TOPKD_E_TIMEOUT, topkd_op_finish(topkd_op_next(client), NULL));
     }
     /* None was answered, so each may still be running: the slots stay taken. */
@@ -178,10 +178,10 @@ static void ct_45_deadlines_of_mixed_lengths(void **state)
     }
     static const uint32_t in_order_ms[4] = {100, 250, 400, 700};
     for (int i = 0; i < 4; i++) {
-        assert_true(readable(client, 5000));
+        assert_true(readable(client, WAIT_MS));
         struct topkd_op *op = topkd_op_next(client);
         assert_int_equal((uintptr_t)topkd_op_user(op), in_order_ms[i]);
-        assert_in_range(now_ms() - before_ms, in_order_ms[i], in_order_ms[i] + 600);
+        assert_in_range(now_ms() - before_ms, in_order_ms[i], LATE_MS);
         expect_status(TOPKD_E_TIMEOUT, topkd_op_finish(op, NULL));
     }
     topkd_client_close(client);
@@ -227,7 +227,7 @@ static void ct_47_the_arena_is_leased(void **state)
     expect_status(TOPKD_E_BUSY, topkd_select(client, &request, &more));
     expect_detail("all 4 slots", "topkd_result_release", NULL);
     expect_ok(topkd_select_start(client, &request, NULL, &op));
-    expect_ok(topkd_op_wait(op, 1000));
+    expect_ok(topkd_op_wait(op, WAIT_MS));
     expect_status(TOPKD_E_BUSY, topkd_op_finish(op, NULL));
     for (int i = 0; i < SLOTS; i++) {
         matrix_check(&matrix, &request, &results[i]); /* none was overwritten */
@@ -242,7 +242,7 @@ static void ct_47_the_arena_is_leased(void **state)
     topkd_result_release(client, &more);
     for (int i = 0; i < 3 * SLOTS; i++) {
         expect_ok(topkd_select_start(client, &request, NULL, &op));
-        expect_ok(topkd_op_wait(op, 1000));
+        expect_ok(topkd_op_wait(op, WAIT_MS));
         expect_ok(topkd_op_finish(op, NULL));
     }
     topkd_client_close(client);
@@ -350,7 +350,7 @@ static void ct_52_closing_ends_what_is_in_flight(void **state)
     expect_status(TOPKD_E_CANCELLED, topkd_op_finish(ops[1], NULL));
     uint64_t before_ms = now_ms();
     topkd_client_close(client); /* they would have waited ten seconds */
-    assert_true(now_ms() - before_ms < 2000);
+    assert_true(now_ms() - before_ms < LATE_MS);
     assert_false(has_buffers());
 }
 
@@ -367,7 +367,7 @@ static void ct_53_closing_with_results_and_finished_operations(void **state)
     expect_ok(topkd_select(client, &request, &result));
     expect_ok(topkd_select_start(client, &request, NULL, &ops[0]));
     expect_ok(topkd_select_start(client, &request, NULL, &ops[1]));
-    expect_ok(topkd_op_wait(ops[0], 1000));
+    expect_ok(topkd_op_wait(ops[0], WAIT_MS));
     topkd_client_close(client); /* the sanitizers look for what is left */
     assert_false(has_buffers());
 }
@@ -385,7 +385,7 @@ static void ct_54_closing_while_the_worker_is_silent_is_bounded(void **state)
     expect_ok(topkd_select_start(client, &request, NULL, &op));
     uint64_t before_ms = now_ms();
     topkd_client_close(client);
-    assert_in_range(now_ms() - before_ms, SHORT_MS - 10, SHORT_MS + 2500);
+    assert_in_range(now_ms() - before_ms, SHORT_MS - 10, LATE_MS);
 }
 
 int main(void)

@@ -79,7 +79,7 @@ static pid_t child_of(pid_t pid)
 pid_t daemon_worker(const struct daemon *daemon, pid_t other)
 {
     pid_t worker = 0;
-    for (int i = 0; i < 2000 && (worker == 0 || worker == other); i++) {
+    for (int i = 0; i < WAIT_MS / 5 && (worker == 0 || worker == other); i++) {
         worker = child_of(daemon->pid);
         usleep(5000);
     }

@@ -70,7 +70,7 @@ void fake_start(struct fake *fake, ...)
     assert_int_equal(
         posix_spawn(&fake->pid, FAKE_DAEMON, NULL, NULL, (char **)(uintptr_t)argv, environ), 0);
     /* The supervisor's socket is the last it makes. */
-    uint64_t deadline_ms = now_ms() + 20000;
+    uint64_t deadline_ms = now_ms() + WAIT_MS;
     while (access(path_of(fake->supervisor_url), F_OK) != 0 && now_ms() < deadline_ms) {
         usleep(1000);
     }
@@ -146,7 +146,7 @@ uint64_t fake_count(const struct fake *fake, enum wire_kind kind)
 
 void fake_await_count(const struct fake *fake, enum wire_kind kind, uint64_t count)
 {
-    for (int i = 0; i < 2000 && fake_count(fake, kind) < count; i++) {
+    for (int i = 0; i < WAIT_MS / 5 && fake_count(fake, kind) < count; i++) {
         usleep(5000);
     }
     assert_true(fake_count(fake, kind) >= count);

@@ -49,7 +49,13 @@ struct topkd_client *fake_client(const struct fake *fake,
                                  const struct topkd_client_options *options);
 
 /* A short deadline that still is enough to open a session on a busy machine under a sanitizer. */
-#define SHORT_MS 1500u
+#define SHORT_MS 4000u
+
+/* What must come comes within it, on the busiest machine. */
+#define WAIT_MS 30000
+
+/* Less than the deadline that a client has by itself: what takes longer did not obey its own. */
+#define LATE_MS 9000
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 

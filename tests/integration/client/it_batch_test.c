@@ -65,7 +65,7 @@ static struct wire_stats_reply stats(void)
     struct rpc *rpc;
     char detail[WIRE_DETAIL_SIZE] = "";
     const struct wire_request request = {.kind = WIRE_STATS};
-    uint64_t deadline_ns = clock_after_ms(5000);
+    uint64_t deadline_ns = clock_after_ms(WAIT_MS);
     expect_ok(discover_device(at.daemon.url, "", deadline_ns, &device, detail));
     expect_ok(rpc_open(device.url, deadline_ns, &rpc, detail));
     expect_ok(rpc_exchange(rpc, &request, deadline_ns, &reply, detail));
@@ -125,7 +125,7 @@ static void finish_all(void)
 {
     for (uint32_t i = 0; i < at.num_ops; i++) {
         struct topkd_result result;
-        expect_ok(topkd_op_wait(at.ops[i], 20000));
+        expect_ok(topkd_op_wait(at.ops[i], WAIT_MS));
         expect_ok(topkd_op_finish(at.ops[i], &result));
         const float *scores = topkd_buffer_data(at.buffer);
         for (int j = 0; j < K && result.rows == 1; j++) {
