@@ -5,7 +5,7 @@
 
 bin=$1
 topkd=$bin/topkd
-wait_s=${TOPKD_TEST_WAIT_S:-20} # choice: far above any time under test, also with sanitizers
+wait_s=${TOPKD_TEST_WAIT_S:-60} # choice: far above any time under test, also with sanitizers
 
 dir=
 run=
@@ -156,13 +156,17 @@ need_other_user() {
 
 new_epoch() { [[ $(device state) == 1 && $(device device_epoch) -gt $1 ]]; }
 
-# fake BEHAVIOUR: from now on the real supervisor with workers that behave so, and quick limits.
+# fake BEHAVIOUR [LIMIT...]: from now on the real supervisor with workers that behave so. It is quick
+# to start them again, and patient with them but for the limits given, each as `start_ms: 1000`.
 fake() {
     topkd=$bin/fake_topkd
     export TOPKD_FAKE=$dir/behaviour
     behave "$1"
-    write_config 'worker: {start_ms: 1000, heartbeat_ms: 20, hang_ms: 500, restart_max_ms: 400}' \
-        'drain: {deadline_ms: 200}'
+    shift
+    local limits="heartbeat_ms: 20, restart_max_ms: 400"
+    [[ "$*" == *start_ms* ]] || limits+=", start_ms: 60000"
+    [[ "$*" == *hang_ms* ]] || limits+=", hang_ms: 60000"
+    write_config "worker: {$limits$(printf ', %s' "$@")}" 'drain: {deadline_ms: 200}'
 }
 
 behave() { echo "$1" >"$TOPKD_FAKE"; }
@@ -175,6 +179,20 @@ expect_replaced() {
     wait_until "the daemon to recover" new_epoch 0
     [[ $(device state) == 1 ]] || fail "state $(device state)"
     stop 0
+}
+
+num_watchdog=0 # when it was counted last
+
+# Whether none came for ten times as long as usual; the listener may write those before it late.
+no_more_watchdog() {
+    num_watchdog=$(grep -cx 'WATCHDOG=1' "$dir/notices")
+    sleep 0.5
+    (($(grep -cx 'WATCHDOG=1' "$dir/notices") == num_watchdog))
+}
+
+# Neither at work nor dead and unburied.
+orphans_are_gone() {
+    ! nsenter --target "$1" --pid --mount ps -A -o comm= | grep -q '^sleep'
 }
 
 # Holds a listening socket at $2 and starts the daemon with it, as systemd does with topkd.socket:
