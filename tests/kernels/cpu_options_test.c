@@ -81,7 +81,8 @@ static void a_thousand_runs_give_one_hash(void **state)
     }
     uint64_t wanted = hash(expected, sizeof(*expected) * ROWS * K);
     for (int i = 0; i < isas.num; i++) {
-        for (int run = 0; run < (trial_is_sanitized() ? 100 : 1000); run++) {
+        int num_runs = trial_is_thread_sanitized() ? 30 : trial_is_sanitized() ? 100 : 1000;
+        for (int run = 0; run < num_runs; run++) {
             memset(indices, 0xee, sizeof(*indices) * ROWS * K);
             assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, NULL), TOPK_OK);
             if (hash(indices, sizeof(*indices) * ROWS * K) != wanted) {
@@ -134,7 +135,7 @@ static void random_trials(void **state)
 {
     (void)state;
     uint64_t seed = inputs_run_seed();
-    int count = trial_is_sanitized() ? 300 : 3000;
+    int count = trial_is_thread_sanitized() ? 100 : trial_is_sanitized() ? 300 : 3000;
     print_message("random trials: TOPKD_TEST_SEED=%llu, %d of them\n", (unsigned long long)seed,
                   count);
     for (int i = 0; i < count; i++) {

@@ -254,7 +254,10 @@ static void few_long_rows_are_split(void **state)
     struct topk_cpu *cpu = create(6);
     const int32_t widths[] = {131072, 200003, 700000};
     for (int f = 0; f < INPUTS_FAMILY_COUNT; f++) {
-        for (int32_t rows = 1; rows <= 3; rows++) {
+        bool is_thinned = trial_is_thread_sanitized(); /* one number of rows a family */
+        int32_t rows_min = is_thinned ? 1 + f % 3 : 1;
+        int32_t rows_max = is_thinned ? rows_min : 3;
+        for (int32_t rows = rows_min; rows <= rows_max; rows++) {
             struct topk_routes routes = {0};
             struct trial trial =
                 trial_of((enum inputs_family)f, rows, widths[(f + rows) % 3], 2048);

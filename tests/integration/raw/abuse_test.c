@@ -219,14 +219,14 @@ static void it_63_a_flood_of_half_open_connections(void **state)
     for (int i = 0; i < 20; i++)
         raw_expect_selects(&client);
     assert_true(num_silent > 64);
-    uint64_t end_ms = raw_now_ms() + 5000;
+    uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS;
     enum topkd_status status = TOPKD_E_CLOSED;
     while (status != TOPKD_OK && raw_now_ms() < end_ms) {
         struct raw_pending pending;
         struct wire_request hello = {.kind = WIRE_HELLO, .u.hello.version = WIRE_VERSION};
         raw_connect(&late, &worker);
         raw_start(&late, &hello, &pending);
-        if (raw_finish(&pending, 300, &reply))
+        if (raw_finish(&pending, 1000, &reply))
             status = reply.status;
         if (status != TOPKD_OK)
             raw_disconnect(&late);
@@ -260,7 +260,7 @@ static void it_64_replies_that_nobody_reads(void **state)
         assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
         struct wire_request stats = {.kind = WIRE_STATS};
         size_t size = encode(&stats);
-        uint64_t end_ms = raw_now_ms() + 15000, worst_ms = 0;
+        uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS, worst_ms = 0;
         bool is_over = false;
         uint32_t num_sent = 0;
         while (!is_over && raw_now_ms() < end_ms) {
@@ -277,7 +277,7 @@ static void it_64_replies_that_nobody_reads(void **state)
         }
         assert_true(is_over);
         assert_true(num_sent > 10);
-        assert_true(worst_ms < 2000);
+        assert_true(worst_ms < 8000);
         close(fd);
     }
     struct wire_request request = raw_request(&client, WIRE_SESSIONS);

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define RAW_TIMEOUT_MS 20000 /* longer than anything here takes, sanitizers included */
+#define RAW_TIMEOUT_MS 60000 /* longer than anything here takes, sanitizers included */
 
 /* ---- Worker ---------------------------------------------------------------------------------- */
 

@@ -138,7 +138,7 @@ static void it_31_fifos_links_and_folders_are_refused(void **state)
             uint64_t start_ms = raw_now_ms();
             enum topkd_status status = raw_call(&client, &request, &reply);
             assert_true(status == TOPKD_E_INVALID || status == TOPKD_E_MAP_FAILED);
-            assert_true(raw_now_ms() - start_ms < 2000);
+            assert_true(raw_now_ms() - start_ms < 10000);
         }
         assert_int_equal(remove(path), 0);
     }
@@ -366,7 +366,7 @@ static void it_36_mappings_are_shared(void **state)
     assert_int_equal(raw_call(&b, &select, &reply), TOPKD_OK);
     assert_int_equal(unregister(&a, &second), TOPKD_OK);
     raw_disconnect(&b);
-    uint64_t end_ms = raw_now_ms() + 1000;
+    uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS;
     while (raw_worker_num_mappings(&worker, shm.name) > 0) {
         assert_true(raw_now_ms() < end_ms);
         raw_sleep_ms(5);
@@ -557,7 +557,7 @@ static void it_40_a_thousand_registrations_leave_nothing(void **state)
         if (i % 50 == 49)
             raw_shm_destroy(&shm);
     }
-    uint64_t end_ms = raw_now_ms() + 1000;
+    uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS;
     while (raw_worker_num_fds(&worker) > num_fds ||
            raw_worker_num_mappings(&worker, "topkd-held") > num_mappings) {
         assert_true(raw_now_ms() < end_ms);

@@ -270,7 +270,7 @@ static void it_06_sessions_at_their_limit(void **state)
 
     /* One goes, its place is free soon. */
     raw_disconnect(&clients[0]);
-    uint64_t end_ms = raw_now_ms() + 1000;
+    uint64_t end_ms = raw_now_ms() + RAW_TIMEOUT_MS;
     enum topkd_status status;
     while ((status = raw_hello(&more, &reply)) == TOPKD_E_LIMIT && raw_now_ms() < end_ms)
         raw_sleep_ms(5);
