@@ -83,7 +83,7 @@ start() { # environment...
 stop() {
     [ -n "$daemon" ] || return 0
     kill -TERM "$daemon" 2>/dev/null
-    for _ in $(seq 150); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.1; done
+    for _ in $(seq 300); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.1; done
     kill -KILL "$daemon" 2>/dev/null && echo "the daemon had to be killed"
     wait "$daemon" 2>/dev/null
     daemon=
@@ -160,7 +160,7 @@ it_client_dies() { # with regions and a request in flight: the session goes, oth
     background idle || return 1
     [ "$(num_sessions)" -gt "$before" ] || { echo "no session of it"; return 1; }
     kill_client
-    for _ in $(seq 20); do
+    for _ in $(seq 200); do
         [ "$(num_sessions)" = "$before" ] && break
         sleep 0.1
     done
@@ -292,8 +292,8 @@ it_lanes_count() { # clients batches: each step was one selection, not more and 
     [ "$((after - before))" = "$asked" ]
 }
 
-wait_lanes() { # number: within a second
-    for _ in $(seq 20); do
+wait_lanes() { # number: soon
+    for _ in $(seq 200); do
         [ "$(lane_stat lanes)" = "$1" ] && return 0
         sleep 0.05
     done
