@@ -17,7 +17,7 @@ from topkd._buffers import size_class
 from topkd.testing import check
 
 
-def until(condition: Any, seconds: float = 5.0) -> bool:
+def until(condition: Any, seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

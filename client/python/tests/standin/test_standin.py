@@ -43,7 +43,7 @@ def draw(rng: Any, tensor: gpu.Tensor) -> Any:
 
 
 def until(condition: Any) -> bool:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return bool(condition())
