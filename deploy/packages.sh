@@ -64,6 +64,20 @@ missing() {
     done
 }
 
+# apt COMMAND...: apt-get, up to three times: what fails of it is most often a download.
+apt() {
+    local try
+    for try in 1 2 3; do
+        if "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 \
+            -o Acquire::Retries=3 -o Acquire::http::Timeout=60 "$@"; then
+            return 0
+        fi
+        echo "packages.sh: apt-get $1 failed, try $try of 3" >&2
+        sleep $((5 * try))
+    done
+    return 1
+}
+
 install_missing() {
     local wanted as_root=()
     wanted=$(missing "$@")
@@ -79,10 +93,9 @@ install_missing() {
         as_root=(sudo)
     fi
     echo "packages.sh: installing $wanted" >&2
-    "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=120 update -qq
+    apt update -qq
     # shellcheck disable=SC2086 # one word a package
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -o DPkg::Lock::Timeout=120 install -y -qq --no-install-recommends $wanted >/dev/null
+    apt install -y -qq --no-install-recommends $wanted >/dev/null
 }
 
 usage() {

@@ -27,18 +27,31 @@ done
 rm -rf "$work"
 mkdir -p "$work"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONDONTWRITEBYTECODE=1
+export PIP_RETRIES=5 PIP_TIMEOUT=60 # of each download
 unset TOPKD_LIBRARY PYTHONPATH
 
 # One environment for the tools, one as clean as a user's: the wheel, NumPy, pytest.
 /usr/bin/python3 -m venv "$work/tools"
 /usr/bin/python3 -m venv --without-pip "$work/clean"
 pip=("$work/tools/bin/python" -m pip)
+
+# get ARGUMENT...: pip, up to three times: what fails of it is most often a download.
+get() {
+    local try
+    for try in 1 2 3; do
+        if "${pip[@]}" "$@"; then return 0; fi
+        echo "check.sh: pip failed, try $try of 3" >&2
+        sleep $((5 * try))
+    done
+    return 1
+}
+
 # Fixed versions: what they find depends on nothing but the sources.
-"${pip[@]}" install -q hatchling==1.33.0 mypy==2.4.1
+get install -q hatchling==1.33.0 mypy==2.4.1
 TOPKD_WHEEL_LIBRARIES=$build/lib \
     "${pip[@]}" wheel -q --no-build-isolation --no-deps -w "$work" "$here"
 wheel=$(echo "$work"/topkd-*.whl)
-"${pip[@]}" --python "$work/clean/bin/python" install -q --no-compile "$wheel" numpy==2.4.6 pytest==9.2.0
+get --python "$work/clean/bin/python" install -q --no-compile "$wheel" numpy==2.4.6 pytest==9.2.0
 echo "check.sh: $(basename "$wheel"), $(du -k "$wheel" | cut -f 1) KiB"
 
 cd "$here"
@@ -50,5 +63,5 @@ test=("$work/clean/bin/python" -m pytest -q -p no:cacheprovider)
 if [[ -e $stand_in ]]; then
     LD_PRELOAD=$stand_in "${test[@]}" tests/standin
 else
-    echo "check.sh: $build is built without CUDA: the tests of a GPU's session did not run"
+    echo "check.sh: NOT RUN: the tests of a GPU's session, as $build is built without CUDA"
 fi

@@ -17,6 +17,7 @@ packages=(
 # Nothing here survives a power failure anyway, so nothing waits for the disk; and nobody reads
 # translations.
 exec mmdebstrap --quiet --variant=minbase --mode=root \
-    --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io \
+    --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' \
+    --aptopt='Acquire::http::Timeout "60"' --dpkgopt=force-unsafe-io \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
     --include="$(IFS=,; echo "${packages[*]}")" bookworm "$folder"
