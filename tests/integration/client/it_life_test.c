@@ -188,7 +188,7 @@ static void it_32_many_outstanding_with_poll(void **state)
             num_started++;
         }
         struct pollfd fd = {.fd = topkd_client_fd(client), .events = POLLIN};
-        assert_int_equal(poll(&fd, 1, 10000), 1);
+        assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
         while ((op = topkd_op_next(client)) != NULL) {
             struct topkd_result result;
             expect_ok(topkd_op_finish(op, &result));
@@ -242,7 +242,7 @@ static void it_34_a_worker_killed_under_requests_in_flight(void **state)
     expect_ok(topkd_semaphore_signal(ready, 1)); /* to whichever page there is now */
     for (int i = 0; i < DEPTH; i++) {
         struct topkd_result result;
-        expect_ok(topkd_op_wait(ops[i], 30000));
+        expect_ok(topkd_op_wait(ops[i], WAIT_MS));
         expect_ok(topkd_op_finish(ops[i], &result));
         matrix_check(&matrix, &request, &result);
         assert_int_equal(result.num_retries, 1);
@@ -337,7 +337,7 @@ static void *produce(void *arg)
 {
     const struct producer *producer = arg;
     for (uint64_t n = 1; n <= 300; n++) {
-        if (n > 2 && topkd_semaphore_wait(producer->done, n - 2, 30000) != TOPKD_OK) {
+        if (n > 2 && topkd_semaphore_wait(producer->done, n - 2, WAIT_MS) != TOPKD_OK) {
             break; /* the row is still being read */
         }
         float *row = producer->scores + (n % 2) * 256;
@@ -368,9 +368,9 @@ static void it_38_a_producer_and_a_consumer(void **state)
     assert_int_equal(pthread_create(&thread, NULL, produce, &producer), 0);
     for (uint64_t n = 1; n <= 302; n++) {
         if (n > 2) {
-            expect_ok(topkd_semaphore_wait(producer.done, n - 2, 30000));
+            expect_ok(topkd_semaphore_wait(producer.done, n - 2, WAIT_MS));
             assert_int_equal(indices[n % 2], (n - 2) % 256);
-            expect_ok(topkd_op_wait(ops[n % 2], 30000));
+            expect_ok(topkd_op_wait(ops[n % 2], WAIT_MS));
             expect_ok(topkd_op_finish(ops[n % 2], NULL));
         }
         if (n <= 300) {
