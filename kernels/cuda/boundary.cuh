@@ -47,9 +47,7 @@ static __device__ __forceinline__ const float *sample_unit_at(const struct sampl
 static __device__ __forceinline__ void sample_prefetch(const struct sample_units &units)
 {
     for (uint32_t i = lane_index(); i < 1u << units.sampled_log2; i += 32) {
-        const float *unit = sample_unit_at(units, i);
-        asm volatile("prefetch.global.L2 [%0];\n"
-                     "prefetch.global.L2 [%0+32];" ::"l"(__cvta_generic_to_global(unit)));
+        prefetch_64(sample_unit_at(units, i));
     }
 }
 

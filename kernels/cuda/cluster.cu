@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (threadIdx.x == 0) {
         shared.rank.list_count = 0;
         shared.counts = {};
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&shared.met)));
+        mbarrier_init_one(&shared.met);
         ring_init(shared.ring, (uint32_t)params.stages, 1);
     }
     cluster_arrive(); /* all have started, before anyone sends */

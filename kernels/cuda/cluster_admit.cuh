@@ -131,9 +131,7 @@ __device__ __forceinline__ void mend_run(const struct row_view &row, const struc
                 *reinterpret_cast<const float4 *>(cluster_state().edge[i]);
         }
     }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the ring writes there next */
-#endif
+    fence_before_copies(); /* the ring writes there next */
 }
 
 /* What a block has admitted: entries of list, also those beyond its room, and of equal. */

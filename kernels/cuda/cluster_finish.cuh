@@ -36,12 +36,12 @@ __device__ __forceinline__ struct standing exchange(uint2 admitted, uint32_t &ph
     const uint32_t size = cluster_size();
     block_sync<THREADS>(); /* the lists are complete */
     if (threadIdx.x < size) {
-        asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+        fence_release_shared();
         remote_send(remote_address(&shared.standing[cluster_rank()], threadIdx.x), admitted,
                     remote_address(&shared.met, threadIdx.x));
     }
     ring_wait(&shared.met, phase);
-    asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
+    fence_acquire_shared();
     phase ^= 1;
     const uint2 its = lane_index() < size ? shared.standing[lane_index()] : make_uint2(0, 0);
     struct standing all;
@@ -62,10 +62,7 @@ __device__ __forceinline__ struct standing exchange(uint2 admitted, uint32_t &ph
 /* Arms `met` for the next exchange, once all are past the one before. One thread. */
 __device__ __forceinline__ void expect_exchange()
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(&cluster_state().met)),
-                 "r"(cluster_size() * (uint32_t)sizeof(uint2))
-                 : "memory");
+    mbarrier_arrive_expect(&cluster_state().met, cluster_size() * (uint32_t)sizeof(uint2));
 }
 
 /*

@@ -48,11 +48,11 @@ struct cluster_shared {
 
 /* Dynamic shared memory: the state, the stages of the ring and, to order by value, the entries to
  * sort. */
-extern __shared__ __align__(128) unsigned char cluster_memory[];
+SHARED_DYNAMIC(__align__(128) unsigned char, cluster_memory);
 
 __device__ __forceinline__ struct cluster_shared &cluster_state()
 {
-    return *reinterpret_cast<struct cluster_shared *>(cluster_memory);
+    return *reinterpret_cast<struct cluster_shared *>(&cluster_memory[0]);
 }
 
 __device__ __forceinline__ float *cluster_stage(uint32_t stage)
@@ -60,7 +60,7 @@ __device__ __forceinline__ float *cluster_stage(uint32_t stage)
     static_assert(sizeof(struct cluster_shared) <= TOPK_CLUSTER_STATE_BYTES &&
                       TOPK_CLUSTER_STATE_BYTES % 128 == 0,
                   "the planner's account of shared memory");
-    return reinterpret_cast<float *>(cluster_memory + TOPK_CLUSTER_STATE_BYTES) +
+    return reinterpret_cast<float *>(&cluster_memory[TOPK_CLUSTER_STATE_BYTES]) +
            stage * TOPK_CLUSTER_BATCH;
 }
 
@@ -117,83 +117,22 @@ __device__ __forceinline__ struct rank_bin scan_rank(const uint32_t *bins, uint3
 }
 
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t cluster_rank()
-{
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-__device__ __forceinline__ uint32_t cluster_size()
-{
-    uint32_t size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
-}
-
-/* The two halves of a barrier of all threads of a cluster; what was written before the one is seen
- * after the other. */
 __device__ __forceinline__ void cluster_arrive()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    cluster_arrive_aligned();
 }
 
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    cluster_arrive_relaxed_aligned();
 }
 
 __device__ __forceinline__ void cluster_sync()
 {
     cluster_arrive();
     cluster_wait();
-}
-
-/* The address in block `rank`'s shared memory of what lies at `here` in ours. */
-__device__ __forceinline__ uint32_t remote_address(const void *here, uint32_t rank)
-{
-    uint32_t address, local = (uint32_t)__cvta_generic_to_shared(here);
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(local), "r"(rank));
-    return address;
-}
-
-__device__ __forceinline__ uint32_t remote_load(uint32_t address)
-{
-    uint32_t value;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint2 remote_load_pair(uint32_t address)
-{
-    uint2 value;
-    asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(value.x), "=r"(value.y)
-                 : "r"(address)
-                 : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void remote_add(uint32_t address, uint32_t value)
-{
-    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(address), "r"(value)
-                 : "memory");
-}
-
-/* Stores a pair in another block, and counts its 8 bytes to a barrier there. */
-__device__ __forceinline__ void remote_send(uint32_t address, uint2 value, uint32_t barrier)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, "
-                 "[%3];" ::"r"(address),
-                 "r"(value.x), "r"(value.y), "r"(barrier)
-                 : "memory");
 }
 #endif
 

@@ -51,7 +51,7 @@ struct plain_shared {
 __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
     plain_kernel(const __grid_constant__ struct select_params params)
 {
-    __shared__ struct plain_shared shared;
+    SHARED_OBJECT(struct plain_shared, shared);
     if (params.args == nullptr) {
         return;
     }

@@ -7,33 +7,11 @@
 #ifndef TOPKSEL_CUDA_RANK_CUH
 #define TOPKSEL_CUDA_RANK_CUH
 
+#include "cuda/ptx.cuh"
 #include "key.cuh"
 
 #define WARP_ALL 0xffffffffu
 #define RANK_LIST 32 /* a boundary group this small is ranked by comparison, one warp wide */
-
-template <int THREADS>
-static __device__ __forceinline__ void block_sync()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-}
-
-/* A barrier that tells every thread whether any of them says so. */
-template <int THREADS>
-static __device__ __forceinline__ bool block_any(bool here)
-{
-    uint32_t any;
-    asm volatile("{\n"
-                 ".reg .pred here, any;\n"
-                 "setp.ne.u32 here, %1, 0;\n"
-                 "bar.red.or.pred any, 1, %2, here;\n"
-                 "selp.u32 %0, 1, 0, any;\n"
-                 "}\n"
-                 : "=r"(any)
-                 : "r"(here ? 1u : 0u), "n"(THREADS)
-                 : "memory");
-    return any != 0;
-}
 
 static __device__ __forceinline__ uint32_t lane_index()
 {

@@ -8,6 +8,7 @@
 #ifndef TOPKSEL_CUDA_RING_CUH
 #define TOPKSEL_CUDA_RING_CUH
 
+#include "cuda/ptx.cuh"
 #include "plan/policy.h"
 
 #include <cstdint>
@@ -30,11 +31,6 @@ static __device__ __forceinline__ void ring_advance(struct ring_place &place, ui
     }
 }
 
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer)
-{
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
 #if __CUDA_ARCH__ >= 900
 /*
  * A stage is empty once `consumers` warps have said so. One thread calls; the block passes a
@@ -44,40 +40,17 @@ static __device__ __forceinline__ void ring_init(struct ring_barriers &barriers,
                                                  uint32_t consumers)
 {
     for (uint32_t i = 0; i < stages; i++) {
-        asm volatile(
-            "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barriers.full[i])));
-        asm volatile(
-            "mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barriers.empty[i])),
-            "r"(consumers));
+        mbarrier_init_one(&barriers.full[i]);
+        mbarrier_init(&barriers.empty[i], consumers);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-static __device__ __forceinline__ bool ring_try_wait(uint64_t *barrier, uint32_t phase)
-{
-    uint32_t done;
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, done;\n"
-                 "}\n"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(phase)
-                 : "memory");
-    return done != 0;
+    fence_mbarrier_init();
+    fence_before_copies();
 }
 
 static __device__ __forceinline__ void ring_wait(uint64_t *barrier, uint32_t phase)
 {
-    while (!ring_try_wait(barrier, phase)) {
+    while (!mbarrier_try_wait(barrier, phase)) {
     }
-}
-
-static __device__ __forceinline__ void ring_arrive(uint64_t *barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
 }
 
 /*
@@ -87,17 +60,9 @@ static __device__ __forceinline__ void ring_arrive(uint64_t *barrier)
 static __device__ __forceinline__ void ring_copy(void *shared, const void *global, uint32_t bytes,
                                                  uint64_t *barrier)
 {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
+    mbarrier_arrive_expect(barrier, bytes);
     if (bytes > 0) {
-        /* Scores are read once: first to leave the L2 cache, so that samples stay in it. */
-        const uint64_t evict_first = 0x12f0000000000000ull;
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)),
-                     "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(evict_first)
-                     : "memory");
+        copy_bulk(shared, global, bytes, barrier); /* scores are read once: samples stay in L2 */
     }
 }
 #endif

@@ -36,10 +36,7 @@ __device__ __forceinline__ void prefetch_row(const float *scores, int32_t length
 #if __CUDA_ARCH__ >= 900
     const int32_t skip = (int32_t)(-(reinterpret_cast<uintptr_t>(scores) / 4) & 3u);
     if (length >= skip + 4) {
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
-                         __cvta_generic_to_global(scores + skip)),
-                     "r"((length - skip) / 4 * 16)
-                     : "memory");
+        prefetch_bulk(scores + skip, (length - skip) / 4 * 16);
     }
 #else
     (void)scores;
@@ -165,8 +162,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 {
     static_assert(SCORES <= 32, "one mark a score in 32 bits");
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps, one block");
-    __shared__ struct row_shared shared;
-    extern __shared__ uint64_t sort_entries[];
+    SHARED_OBJECT(struct row_shared, shared);
+    SHARED_DYNAMIC(uint64_t, sort_entries);
     if (params.args == nullptr) {
         return;
     }
@@ -180,7 +177,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         shared.task = task_read(params);
     }
     block_sync<THREADS>();
-    uint64_t *entries = params.by_value ? sort_entries : nullptr;
+    uint64_t *entries = params.by_value ? &sort_entries[0] : nullptr;
     const struct task &task = shared.task;
     int32_t row = (int32_t)blockIdx.x;
     int32_t given = row < task.num_rows ? task_length(task, row) : 0;

@@ -29,17 +29,6 @@ __device__ __forceinline__ int32_t first_position()
     return (int32_t)(warp_index() * (32 * SCORES) + lane_index());
 }
 
-/*
- * The value, but the compiler does not know that it is the same as elsewhere. Numbers made from it
- * for every score are then not kept from pass to pass: there are no registers for that.
- */
-__device__ __forceinline__ int32_t opaque(int32_t value)
-{
-    int32_t same;
-    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
-    return same;
-}
-
 /* Whether any of a warp's scores may exist. */
 template <int SCORES>
 __device__ __forceinline__ bool warp_has_scores(int32_t length)

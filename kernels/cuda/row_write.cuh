@@ -102,19 +102,13 @@ __device__ __forceinline__ void write_plain(uint32_t marks, uint32_t slot, int32
     if (!__any_sync(WARP_ALL, marks != 0)) {
         return;
     }
-    asm volatile("mov.b64 %0, %0;" : "+l"(indices)); /* one base for all stores, kept as it is */
+    indices = opaque_base(indices); /* one base for all stores */
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
         const uint32_t marked = marks & 1u << j;
         const uint32_t lanes = __ballot_sync(WARP_ALL, marked != 0);
         const uint32_t own_slot = slot + (uint32_t)__popc(lanes & below);
-        asm volatile("{\n"
-                     ".reg .pred marked;\n"
-                     "setp.ne.u32 marked, %0, 0;\n"
-                     "@marked st.global.cg.u32 [%1], %2;\n"
-                     "}\n" ::"r"(marked),
-                     "l"(indices + own_slot), "r"(position + 32 * j)
-                     : "memory");
+        store_marked(marked, indices + own_slot, position + 32 * j);
         slot += (uint32_t)__popc(lanes);
     }
 }

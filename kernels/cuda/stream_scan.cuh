@@ -54,11 +54,11 @@ struct stream_shared {
  * from here and not as an argument: only so does the compiler know that its addresses are shared,
  * and shared atomics on addresses of unknown kind are loops.
  */
-extern __shared__ __align__(128) unsigned char dynamic_shared[];
+SHARED_DYNAMIC(__align__(128) unsigned char, dynamic_shared);
 
 template <int CANDIDATES>
 __device__ __forceinline__ struct stream_shared<CANDIDATES> &state() {
-    return *reinterpret_cast<struct stream_shared<CANDIDATES> *>(dynamic_shared);
+    return *reinterpret_cast<struct stream_shared<CANDIDATES> *>(&dynamic_shared[0]);
 }
 
 /* The ring's stages; bulk copies want them aligned to 128 bytes. */
@@ -66,7 +66,7 @@ template <int CANDIDATES>
 __device__ __forceinline__ float *stage_at(uint32_t stage)
 {
     constexpr size_t first = (sizeof(struct stream_shared<CANDIDATES>) + 127) / 128 * 128;
-    return reinterpret_cast<float *>(dynamic_shared + first) + (size_t)stage * STAGE;
+    return reinterpret_cast<float *>(&dynamic_shared[first]) + (size_t)stage * STAGE;
 }
 
 enum route { ROUTE_NONE, ROUTE_DIRECT, ROUTE_CERTIFIED, ROUTE_BAND, ROUTE_RECOVERY };
@@ -114,9 +114,9 @@ template <int CANDIDATES>
 __device__ __forceinline__ bool wait_for_stage(const struct warp_place &place)
 {
     auto &shared = state<CANDIDATES>();
-    bool full = ring_try_wait(&shared.ring.full[place.stage], place.phase);
+    bool full = mbarrier_try_wait(&shared.ring.full[place.stage], place.phase);
     while (!full && *(volatile uint32_t *)&shared.frontier.stored == 0xffffffffu) {
-        full = ring_try_wait(&shared.ring.full[place.stage], place.phase);
+        full = mbarrier_try_wait(&shared.ring.full[place.stage], place.phase);
     }
     return __all_sync(WARP_ALL, full);
 }
@@ -160,9 +160,7 @@ __device__ __noinline__ uint32_t marks_edge(float *lane_scores, const float *row
             }
         }
     }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the ring writes there next */
-#endif
+    fence_before_copies(); /* the ring writes there next */
     return marks;
 }
 
@@ -204,7 +202,7 @@ scan_chunks(struct warp_place place, struct admission admission, uint32_t num_st
         __syncwarp();
 #if __CUDA_ARCH__ >= 900
         if (lane_index() == 0) {
-            ring_arrive(&shared.ring.empty[place.stage]);
+            mbarrier_arrive(&shared.ring.empty[place.stage]);
         }
 #endif
         place.due += GROUPS;

@@ -5,28 +5,9 @@
 #ifndef TOPKSEL_CUDA_TASK_CUH
 #define TOPKSEL_CUDA_TASK_CUH
 
+#include "cuda/ptx.cuh"
 #include "key.cuh"
 #include "select.h"
-
-/*
- * A kernel launched programmatically starts while its predecessor still runs: everything that the
- * predecessor may have written is read after `wait`. `release` lets the successor start likewise;
- * it waits for our end by its own `wait`, so the call may come at any time. Every thread calls
- * both.
- */
-static __device__ __forceinline__ void launch_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void launch_release()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 /* The fields of topk_args that every row needs, within the limits of the plan. */
 struct task {
@@ -168,9 +149,7 @@ struct route_counts {
 static __device__ __forceinline__ void add_route(uint64_t *counter, uint64_t count)
 {
     if (count > 0) {
-        asm volatile("red.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(counter)),
-                     "l"(count)
-                     : "memory");
+        global_add(counter, count);
     }
 }
 
