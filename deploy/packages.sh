@@ -20,8 +20,9 @@ packages_of() {
         echo libflatbuffers-dev flatbuffers-compiler
         ;;
     test)
-        # cmocka: unit tests; NumPy: reads and writes the .npy files that topkctl must understand
-        echo libcmocka-dev python3 python3-numpy
+        # cmocka: unit tests; NumPy: reads and writes the .npy files that topkctl must understand;
+        # Boost.Context: the threads of CUDA kernels that run on the host
+        echo libcmocka-dev python3 python3-numpy libboost-context-dev
         ;;
     check)
         # clang: fuzz targets (libFuzzer is in libclang-rt), formatter, static checks

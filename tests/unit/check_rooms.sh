@@ -70,6 +70,8 @@ function library_of(name) {
     if (name == "yaml.h" || name ~ /^cyaml\//) return "libyaml"
     if (name ~ /^systemd\//) return "systemd"
     if (name == "cmocka.h") return "cmocka"
+    if (name ~ /^boost\/context\//) return "Boost.Context"
+    if (name ~ /^sanitizer\//) return "the sanitizers"
     if (name == "Python.h") return "Python"
     if (name ~ /^(cub|cuda|thrust|nv)\// || name ~ /^(cuda|nvml|cooperative_groups|mma|nvtx)[^\/]*$/)
         return "CUDA"

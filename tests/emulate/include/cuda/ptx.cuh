@@ -1,0 +1,198 @@
+/*
+ * ptx.cuh - the functions of kernels/cuda/ptx.cuh, done by the model of a GPU. The two have the
+ * same functions, whose comments are there.
+ */
+#ifndef TOPKD_EMULATE_PTX_CUH
+#define TOPKD_EMULATE_PTX_CUH
+
+#include <cuda_runtime.h>
+
+#define SHARED_OBJECT(type, name)                                                                  \
+    static const char name##_declaration = 0;                                                      \
+    type &name = *static_cast<type *>(                                                             \
+        emulate::shared_object(&name##_declaration, sizeof(type), alignof(type)))
+
+namespace emulate
+{
+
+/* The block's dynamic shared memory, whichever block runs. */
+template <class T>
+struct dynamic_array {
+    T &operator[](size_t i) const
+    {
+        return static_cast<T *>(shared_dynamic())[i];
+    }
+};
+
+} // namespace emulate
+
+#define SHARED_DYNAMIC(type, name) static constexpr emulate::dynamic_array<type> name = {}
+
+static inline uint32_t shared_address(const void *pointer, emulate::site here = EMULATE_HERE)
+{
+    return emulate::shared_address(pointer, here);
+}
+
+template <int THREADS>
+static inline void block_sync(emulate::site here = EMULATE_HERE)
+{
+    emulate::barrier_sync(1, THREADS, false, here);
+}
+
+template <int THREADS>
+static inline bool block_any(bool any, emulate::site here = EMULATE_HERE)
+{
+    return emulate::barrier_sync(1, THREADS, any, here);
+}
+
+static inline int32_t opaque(int32_t value)
+{
+    return value;
+}
+
+static inline int32_t *opaque_base(int32_t *base)
+{
+    return base;
+}
+
+static inline void store_marked(uint32_t marked, int32_t *at, uint32_t value,
+                                emulate::site here = EMULATE_HERE)
+{
+    if (marked != 0) {
+        __stcg(at, (int32_t)value, here);
+    }
+}
+
+static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
+{
+    atomicAdd(counter, count, here);
+}
+
+static inline void prefetch_64(const void *global, emulate::site here = EMULATE_HERE)
+{
+    emulate::check_global(global, 64, here);
+}
+
+static inline void launch_wait()
+{
+}
+
+static inline void launch_release()
+{
+}
+
+static inline void fence_before_copies()
+{
+    emulate::fence_before_copies();
+}
+
+#if __CUDA_ARCH__ >= 900
+static inline void mbarrier_init(uint64_t *barrier, uint32_t arrivals,
+                                 emulate::site here = EMULATE_HERE)
+{
+    emulate::mbarrier_init(barrier, arrivals, here);
+}
+
+static inline void mbarrier_init_one(uint64_t *barrier, emulate::site here = EMULATE_HERE)
+{
+    emulate::mbarrier_init(barrier, 1, here);
+}
+
+static inline void fence_mbarrier_init()
+{
+}
+
+static inline bool mbarrier_try_wait(uint64_t *barrier, uint32_t parity,
+                                     emulate::site here = EMULATE_HERE)
+{
+    return emulate::mbarrier_try_wait(barrier, parity, here);
+}
+
+static inline void mbarrier_arrive(uint64_t *barrier, emulate::site here = EMULATE_HERE)
+{
+    emulate::mbarrier_arrive(barrier, 0, here);
+}
+
+static inline void mbarrier_arrive_expect(uint64_t *barrier, uint32_t bytes,
+                                          emulate::site here = EMULATE_HERE)
+{
+    emulate::mbarrier_arrive(barrier, bytes, here);
+}
+
+static inline void copy_bulk(void *shared, const void *global, uint32_t bytes, uint64_t *barrier,
+                             emulate::site here = EMULATE_HERE)
+{
+    emulate::copy_bulk(shared, global, bytes, barrier, here);
+}
+
+static inline void prefetch_bulk(const void *global, int32_t bytes,
+                                 emulate::site here = EMULATE_HERE)
+{
+    emulate::prefetch_bulk(global, bytes, here);
+}
+
+static inline uint32_t cluster_rank()
+{
+    return emulate::cluster_rank();
+}
+
+static inline uint32_t cluster_size()
+{
+    return emulate::cluster_size();
+}
+
+/* Aligned: the lanes of a warp meet first, as they must. */
+static inline void cluster_arrive_aligned(emulate::site here = EMULATE_HERE)
+{
+    emulate::cluster_arrive(here);
+}
+
+static inline void cluster_arrive_relaxed_aligned(emulate::site here = EMULATE_HERE)
+{
+    emulate::cluster_arrive(here);
+}
+
+static inline void cluster_wait(emulate::site here = EMULATE_HERE)
+{
+    emulate::cluster_wait(here);
+}
+
+static inline void fence_release_shared(emulate::site here = EMULATE_HERE)
+{
+    emulate::touch(here);
+}
+
+static inline void fence_acquire_shared(emulate::site here = EMULATE_HERE)
+{
+    emulate::touch(here);
+}
+
+static inline uint32_t remote_address(const void *local, uint32_t rank,
+                                      emulate::site here = EMULATE_HERE)
+{
+    return emulate::remote_address(local, rank, here);
+}
+
+static inline uint32_t remote_load(uint32_t address, emulate::site here = EMULATE_HERE)
+{
+    return *static_cast<uint32_t *>(emulate::remote_pointer(address, sizeof(uint32_t), here));
+}
+
+static inline uint2 remote_load_pair(uint32_t address, emulate::site here = EMULATE_HERE)
+{
+    return *static_cast<uint2 *>(emulate::remote_pointer(address, sizeof(uint2), here));
+}
+
+static inline void remote_add(uint32_t address, uint32_t value, emulate::site here = EMULATE_HERE)
+{
+    *static_cast<uint32_t *>(emulate::remote_pointer(address, sizeof(uint32_t), here)) += value;
+}
+
+static inline void remote_send(uint32_t address, uint2 value, uint32_t barrier,
+                               emulate::site here = EMULATE_HERE)
+{
+    emulate::remote_send(address, emulate_bits<uint64_t>(value), barrier, here);
+}
+#endif
+
+#endif

@@ -1,0 +1,220 @@
+/*
+ * select_random - random selections on the model of a GPU: every policy of every family in turn,
+ * each case with a schedule of its own, judged by the oracle.
+ *
+ *   select_random [--cases N | --seconds N] [--first N] [--family NAME]
+ *
+ * --cases: so many from --first on (0), the same each time; --seconds: until so much time has
+ * passed. A failure prints what repeats it alone. TOPKD_TEST_SEED draws other cases.
+ */
+#include "emulate.h"
+#include "select_gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define DRAWS_MAX 200 /* of a shape, until one is served */
+
+/* A policy, and how often it was tried. */
+struct policy {
+    enum topk_family family;
+    int32_t variant;
+    uint32_t num_served;
+};
+
+static struct policy policies[64];
+static size_t num_policies;
+
+/* Every policy that this device can run at all. */
+static void find_policies(const char *only)
+{
+    static const int32_t widths[] = {1024, 16384, 32768, 200000};
+    for (int family = 0; family < TOPK_FAMILY_COUNT; family++) {
+        if (only != NULL && strcmp(only, topk_family_name((enum topk_family)family)) != 0) {
+            continue;
+        }
+        for (int32_t variant = 0; variant < 16; variant++) {
+            for (size_t i = 0; i < COUNT(widths); i++) {
+                struct topk_shape shape = {
+                    .k = 64, .rows = 1, .width = widths[i], .alignment_bytes = 4};
+                struct topk_plan plan;
+                char detail[TOPK_DETAIL_SIZE];
+                if (topk_plan_make_family(&shape, gpu_device(), (enum topk_family)family, variant,
+                                          &plan, detail) == TOPK_OK) {
+                    policies[num_policies++] =
+                        (struct policy){(enum topk_family)family, variant, 0};
+                    break;
+                }
+            }
+        }
+    }
+}
+
+static int32_t draw_width(struct inputs_rng *rng, enum topk_family family)
+{
+    static const uint32_t ends[] = {40, 3000, 9000, 17000, 33000};
+    uint32_t kind = inputs_rng_below(rng, family == TOPK_FAMILY_ROW ? 5 : 7);
+    if (kind < 5) {
+        return 1 + (int32_t)inputs_rng_below(rng, ends[kind]);
+    }
+    if (kind == 5) { /* where stages, chunks, units and batches end */
+        return 1024 * (1 + (int32_t)inputs_rng_below(rng, 20)) + (int32_t)inputs_rng_below(rng, 5) -
+               2;
+    }
+    return 30000 + (int32_t)inputs_rng_below(rng, 60000);
+}
+
+static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family)
+{
+    static const int32_t ks[] = {1, 7, 64, 300, 512, 1024, 2047, 2048, 2048, 2048};
+    static const int32_t large_ks[] = {2049, 2051, 4096, 16384};
+    struct gpu_spec spec = {0};
+    spec.inputs.family = (enum inputs_family)inputs_rng_below(rng, INPUTS_FAMILY_COUNT);
+    spec.inputs.seed = inputs_rng_next(rng);
+    spec.inputs.width = draw_width(rng, family);
+    /* Few scores a case; at times more rows than blocks. */
+    uint32_t rows_max = spec.inputs.width > 20000 ? 3 : (spec.inputs.width > 2000 ? 9 : 40);
+    spec.inputs.num_rows = 1 + (int32_t)inputs_rng_below(rng, rows_max);
+    spec.inputs.row_stride = spec.inputs.width + (int32_t)inputs_rng_below(rng, 6);
+    spec.offset = (int32_t)inputs_rng_below(rng, 17);
+    spec.lengths = (enum inputs_lengths)inputs_rng_below(rng, INPUTS_LENGTHS_COUNT);
+    spec.k = ks[inputs_rng_below(rng, COUNT(ks))];
+    if (family == TOPK_FAMILY_PLAIN && inputs_rng_below(rng, 3) == 0) {
+        spec.k = large_ks[inputs_rng_below(rng, COUNT(large_ks))];
+    }
+    spec.options.order = (enum topk_order)inputs_rng_below(rng, 3);
+    spec.options.ties = (enum topk_ties)inputs_rng_below(rng, 2);
+    if (inputs_rng_below(rng, 2) == 0) {
+        spec.values = inputs_rng_below(rng, 2) == 0;
+        spec.row_offsets = inputs_rng_below(rng, 2) == 0;
+        spec.pages = inputs_rng_below(rng, 2) == 0;
+        spec.page_size_log2 = inputs_rng_below(rng, 8);
+    }
+    return spec;
+}
+
+/* Each row of the selections so far took exactly one route. */
+static bool routes_add_up(const struct gpu_request *request, uint64_t rows, char *what)
+{
+    struct topk_routes routes;
+    CHECK_CUDA(cudaMemcpy(&routes, request->d_routes, sizeof(routes), cudaMemcpyDeviceToHost));
+    uint64_t all = routes.copied + routes.direct + routes.certified + routes.band +
+                   routes.recovery + routes.spill;
+    if (all != rows) {
+        snprintf(what, ORACLE_DETAIL_SIZE, "%llu rows, but the routes count %llu",
+                 (unsigned long long)rows, (unsigned long long)all);
+    }
+    return all == rows;
+}
+
+/* Selects with the rows of `request`, from `first` on, and judges them. */
+static bool select_once(const struct gpu_plan *plan, struct gpu_request *request, char *what)
+{
+    gpu_request_poison(request);
+    gpu_enqueue(plan, request, NULL);
+    CHECK_CUDA(cudaDeviceSynchronize());
+    return gpu_request_judge(request, what);
+}
+
+/* Twice, for the first must leave the workspace ready; then fewer rows by the same plan. */
+static bool run_case(const struct gpu_spec *spec, const struct gpu_plan *plan,
+                     struct inputs_rng *rng, char *what)
+{
+    struct gpu_request request;
+    gpu_request_init(spec, &request);
+    const int32_t rows = spec->inputs.num_rows;
+    bool good = select_once(plan, &request, what) && select_once(plan, &request, what) &&
+                routes_add_up(&request, 2 * (uint64_t)rows, what);
+    if (good) {
+        const int32_t fewer = (int32_t)inputs_rng_below(rng, (uint32_t)rows + 1);
+        request.device.num_rows = request.host.num_rows = fewer;
+        gpu_request_send(&request);
+        good = select_once(plan, &request, what) &&
+               routes_add_up(&request, 2 * (uint64_t)rows + (uint64_t)fewer, what);
+        const int32_t *indices = request.host.indices;
+        if (good && fewer < rows && indices[fewer * request.host.index_stride] != 0x7e7e7e7e) {
+            snprintf(what, ORACLE_DETAIL_SIZE, "row %d of %d live ones was written", fewer, fewer);
+            good = false;
+        }
+    }
+    gpu_request_fini(&request);
+    return good;
+}
+
+static bool run_numbered(uint64_t number)
+{
+    struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), number);
+    struct policy *policy = &policies[number % num_policies];
+    struct gpu_spec spec;
+    struct gpu_plan plan;
+    bool served = false;
+    for (int draw = 0; draw < DRAWS_MAX && !served; draw++) {
+        spec = draw_spec(&rng, policy->family);
+        struct topk_shape shape = gpu_shape(&spec, inputs_rng_below(&rng, 2) == 0);
+        emulate_seed(inputs_rng_next(&rng));
+        served = gpu_plan_init(&shape, policy->family, policy->variant, &plan);
+    }
+    char what[ORACLE_DETAIL_SIZE] = "no shape that the policy serves was drawn";
+    bool good = served && run_case(&spec, &plan, &rng, what);
+    policy->num_served += served ? 1 : 0;
+    if (served) {
+        gpu_plan_fini(&plan);
+    }
+    if (!good) {
+        char inputs[160];
+        inputs_describe(&spec.inputs, inputs, sizeof(inputs));
+        printf("FAILED case %llu, seed %llu: %s:%d order=%d ties=%d offset=%d lengths=%s: %s: %s\n",
+               (unsigned long long)number, (unsigned long long)inputs_run_seed(),
+               topk_family_name(policy->family), policy->variant, (int)spec.options.order,
+               (int)spec.options.ties, spec.offset, inputs_lengths_name(spec.lengths), inputs,
+               what);
+    }
+    return good;
+}
+
+static bool number_of(const char *text, uint64_t *number_p)
+{
+    char *end;
+    *number_p = strtoull(text, &end, 10);
+    return end != text && *end == '\0';
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    uint64_t cases = 100, seconds = 0, first = 0;
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        bool good = (strcmp(argv[i], "--cases") == 0 && number_of(value, &cases)) ||
+                    (strcmp(argv[i], "--seconds") == 0 && number_of(value, &seconds)) ||
+                    (strcmp(argv[i], "--first") == 0 && number_of(value, &first));
+        if (!good && strcmp(argv[i], "--family") == 0) {
+            only = value;
+            good = true;
+        }
+        if (!good) {
+            printf("'%s %s' is no option; see the start of select_random.c\n", argv[i], value);
+            return 2;
+        }
+    }
+    find_policies(only);
+    if (num_policies == 0) {
+        printf("no policy of family '%s' on this device\n", only != NULL ? only : "any");
+        return 2;
+    }
+    uint64_t number = first, num_failed = 0;
+    const time_t start = time(NULL);
+    while (seconds > 0 ? time(NULL) - start < (time_t)seconds : number - first < cases) {
+        emulate_case(number);
+        num_failed += run_numbered(number++) ? 0 : 1;
+    }
+    for (size_t i = 0; i < num_policies; i++) {
+        printf("%s:%d %u cases\n", topk_family_name(policies[i].family), policies[i].variant,
+               policies[i].num_served);
+    }
+    printf("%llu cases, %llu failed\n", (unsigned long long)(number - first),
+           (unsigned long long)num_failed);
+    return num_failed == 0 && number > first ? 0 : 1;
+}
