@@ -41,14 +41,19 @@ static enum topk_status check_numbers(const struct topk_args *args,
         return REFUSE(detail, "options.ties is %d; pass 0 (any) or 1 (lowest index)",
                       (int)options->ties);
     }
+    if (topk_dtype_bytes(options->dtype) == 0) {
+        return REFUSE(detail, "options.dtype is %d; pass 0 (float32), 1 (float16) or 2 (bfloat16)",
+                      (int)options->dtype);
+    }
     return TOPK_OK;
 }
 
-static enum topk_status check_pointers(const struct topk_args *args, char *detail)
+static enum topk_status check_pointers(const struct topk_args *args,
+                                       const struct topk_options *options, char *detail)
 {
     bool rows = args->num_rows > 0;
     const struct checked_pointer pointers[] = {
-        {"scores", args->scores, sizeof(float), rows && args->width > 0},
+        {"scores", args->scores, topk_dtype_bytes(options->dtype), rows && args->width > 0},
         {"lengths", args->lengths, sizeof(int32_t), false},
         {"indices", args->indices, sizeof(int32_t), rows},
         {"values", args->values, sizeof(float), false},
@@ -140,7 +145,7 @@ enum topk_status topk_args_check(const struct topk_args *args, const struct topk
         status = check_strides(args, detail);
     }
     if (status == TOPK_OK) {
-        status = check_pointers(args, detail);
+        status = check_pointers(args, options, detail);
     }
     return status;
 }

@@ -6,9 +6,7 @@
 #ifndef TOPKSEL_CPU_ISA_H
 #define TOPKSEL_CPU_ISA_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "topk_select.h"
 
 /* Scores a step of `admit` looks at: one bit each in a 64-bit mask. */
 #define TOPK_BLOCK_SCORES 64
@@ -20,6 +18,9 @@
 /* Entries a list has beyond its capacity: one block that came in at the brim, and vector stores
  * that write past the last entry. */
 #define TOPK_LIST_SLACK (2 * TOPK_BLOCK_SCORES)
+
+/* A function that every type of score has for itself, its dtype being a constant there. */
+#define TOPK_EACH_DTYPE static inline __attribute__((always_inline))
 
 /*
  * The admitted tail of a row: candidates in ascending position, each with the score read in the
@@ -33,15 +34,23 @@ struct topk_list {
     float boundary; /* scores >= boundary are admitted; NaN admits none */
 };
 
-struct topk_isa {
-    const char *name;
-    bool (*usable)(void); /* on this processor; plain code */
-
+/* The loops that look at scores where they are, whatever their type: once for each enum
+ * topk_dtype. What leaves them is float32. */
+struct topk_isa_reader {
     /*
      * Appends every score >= list->boundary (never a NaN) of row[begin, end). Stops after the block
      * that brings the count to the capacity or beyond. Returns where to go on, `end` when done.
      */
-    int32_t (*admit)(const float *row, int32_t begin, int32_t end, struct topk_list *list);
+    int32_t (*admit)(const void *row, int32_t begin, int32_t end, struct topk_list *list);
+
+    /* Writes the numbers of row[begin, end) to values[end - begin]. */
+    void (*widen)(const void *row, int32_t begin, int32_t end, float *values);
+};
+
+struct topk_isa {
+    const char *name;
+    bool (*usable)(void); /* on this processor; plain code */
+    struct topk_isa_reader read[TOPK_DTYPE_COUNT];
 
     /* How many of values[count] are >= bound. */
     int32_t (*count_at_least)(const float *values, int32_t count, float bound);

@@ -1,44 +1,98 @@
-/* AVX2 with the bit instructions that every AVX2 processor has (BMI1, POPCNT). */
+/* AVX2 with what every AVX2 processor has (BMI1, POPCNT, F16C). */
 #include "cpu/isa.h"
 #include "cpu/lanes.h"
+#include "cpu/score.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
 
 #define LANES 8
 #define DENSE_MIN 13 /* choice: eight compressions cost about as much as so many single entries */
 
-typedef __m256 bound_vector;
-
-static inline __m256 bound_of(float bound)
-{
-    return _mm256_set1_ps(bound);
-}
-
 static bool usable(void)
 {
+    unsigned a, b, c = 0, d;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("popcnt");
+           __builtin_cpu_supports("popcnt") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+           (c & bit_F16C) != 0;
 }
 
-/* Bit j: scores[j] >= bound, for 32 scores. The packs work within 128-bit halves; the permutation
- * puts the bytes back in order. */
-static inline uint32_t mask32(const float *scores, __m256 bound)
+TOPK_EACH_DTYPE __m256 load_scores(const void *row, int32_t i, enum topk_dtype dtype)
 {
-    __m256i c0 = _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(scores), bound, _CMP_GE_OQ));
-    __m256i c1 = _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(scores + 8), bound, _CMP_GE_OQ));
-    __m256i c2 =
-        _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(scores + 16), bound, _CMP_GE_OQ));
-    __m256i c3 =
-        _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(scores + 24), bound, _CMP_GE_OQ));
+    const void *halves = (const uint16_t *)row + i;
+    switch (dtype) {
+    case TOPK_DTYPE_FLOAT16:
+        return _mm256_cvtph_ps(_mm_loadu_si128(halves));
+    case TOPK_DTYPE_BFLOAT16:
+        return _mm256_castsi256_ps(
+            _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)), 16));
+    default:
+        return _mm256_loadu_ps((const float *)row + i);
+    }
+}
+
+static inline void store_floats(float *to, __m256 vector)
+{
+    _mm256_storeu_ps(to, vector);
+}
+
+static inline float float16_value(uint16_t bits)
+{
+    return _cvtsh_ss(bits);
+}
+
+/* Scores of 16 bits compare as they are with a bound above zero, sixteen at a time. */
+struct bound {
+    __m256 floats;
+    bool above_zero;       /* only then: */
+    __m256i below, beyond; /* the patterns next to those from the bound to infinity */
+};
+
+TOPK_EACH_DTYPE struct bound bound_of(float bound, enum topk_dtype dtype)
+{
+    struct bound all = {.floats = _mm256_set1_ps(bound), .above_zero = bound > 0.0f};
+    if (dtype != TOPK_DTYPE_FLOAT32 && all.above_zero) {
+        all.below = _mm256_set1_epi16((short)(topk_half_floor(bound, dtype) - 1));
+        all.beyond = _mm256_set1_epi16((short)(topk_half_inf(dtype) + 1));
+    }
+    return all;
+}
+
+TOPK_EACH_DTYPE __m256i reach8(const void *row, int32_t i, const struct bound *bound,
+                               enum topk_dtype dtype)
+{
+    return _mm256_castps_si256(
+        _mm256_cmp_ps(load_scores(row, i, dtype), bound->floats, _CMP_GE_OQ));
+}
+
+static inline __m256i reach16(const void *row, int32_t i, const struct bound *bound)
+{
+    __m256i halves = _mm256_loadu_si256((const void *)((const uint16_t *)row + i));
+    return _mm256_and_si256(_mm256_cmpgt_epi16(halves, bound->below),
+                            _mm256_cmpgt_epi16(bound->beyond, halves));
+}
+
+/* Bit j: score i + j >= bound, for 32 scores. The packs work within 128-bit halves; the permutation
+ * puts the bytes back in order. */
+TOPK_EACH_DTYPE uint32_t mask32(const void *row, int32_t i, const struct bound *bound,
+                                enum topk_dtype dtype)
+{
+    if (dtype != TOPK_DTYPE_FLOAT32 && bound->above_zero) {
+        __m256i bytes = _mm256_packs_epi16(reach16(row, i, bound), reach16(row, i + 16, bound));
+        return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(bytes, 0xd8));
+    }
+    __m256i c0 = reach8(row, i, bound, dtype), c1 = reach8(row, i + 8, bound, dtype);
+    __m256i c2 = reach8(row, i + 16, bound, dtype), c3 = reach8(row, i + 24, bound, dtype);
     __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
     __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     return (uint32_t)_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order));
 }
 
-static inline uint64_t mask64(const float *scores, __m256 bounds)
+TOPK_EACH_DTYPE uint64_t mask64(const void *row, int32_t i, const struct bound *bound,
+                                enum topk_dtype dtype)
 {
-    return mask32(scores, bounds) | ((uint64_t)mask32(scores + 32, bounds) << 32);
+    return mask32(row, i, bound, dtype) | ((uint64_t)mask32(row, i + 32, bound, dtype) << 32);
 }
 
 static inline int32_t count_bits(uint64_t mask)
@@ -52,12 +106,12 @@ static inline __m256i lanes_of_mask(uint32_t mask8)
 }
 
 /* Compresses eight at a time; the lane numbers are the position offsets. */
-static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
-                            struct topk_list *list, int32_t count)
+TOPK_EACH_DTYPE int32_t append_dense(const void *row, int32_t first, uint64_t mask,
+                                     struct topk_list *list, int32_t count, enum topk_dtype dtype)
 {
     for (int32_t g = 0; g < TOPK_BLOCK_SCORES; g += LANES, mask >>= LANES) {
         __m256i lanes = lanes_of_mask((uint32_t)mask & 0xffu);
-        __m256 values = _mm256_permutevar8x32_ps(_mm256_loadu_ps(scores + g), lanes);
+        __m256 values = _mm256_permutevar8x32_ps(load_scores(row, first + g, dtype), lanes);
         __m256i positions = _mm256_add_epi32(lanes, _mm256_set1_epi32(first + g));
         _mm256_storeu_ps(list->values + count, values);
         _mm256_storeu_si256((__m256i *)(void *)(list->positions + count), positions);
@@ -156,7 +210,7 @@ static void keep(struct topk_list *list, float bound, int32_t num_ties)
 const struct topk_isa topk_isa_avx2 = {
     .name = "avx2",
     .usable = usable,
-    .admit = admit,
+    .read = {TOPK_DTYPE_TABLE(READER_ENTRY)},
     .count_at_least = count_at_least,
     .range = range,
     .keep = keep,

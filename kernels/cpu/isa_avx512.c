@@ -1,36 +1,88 @@
-/* AVX-512 F (with VL, BW and DQ, as every server processor with F has them), BMI1 and POPCNT. */
+/* AVX-512 F (with VL, BW and DQ, as every server processor with F has them), BMI1, POPCNT and
+ * F16C. */
 #include "cpu/isa.h"
 #include "cpu/lanes.h"
+#include "cpu/score.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
 
 #define LANES 16
 #define DENSE_MIN 9 /* choice: compressing sixteen at once costs half of AVX2's eight */
 
-typedef __m512 bound_vector;
-
-static inline __m512 bound_of(float bound)
-{
-    return _mm512_set1_ps(bound);
-}
-
 static bool usable(void)
 {
+    unsigned a, b, c = 0, d;
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt") &&
+           __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-static inline uint64_t mask16(const float *scores, __m512 bound)
+TOPK_EACH_DTYPE __m512 load_scores(const void *row, int32_t i, enum topk_dtype dtype)
 {
-    return _mm512_cmp_ps_mask(_mm512_loadu_ps(scores), bound, _CMP_GE_OQ);
+    const void *halves = (const uint16_t *)row + i;
+    switch (dtype) {
+    case TOPK_DTYPE_FLOAT16:
+        return _mm512_cvtph_ps(_mm256_loadu_si256(halves));
+    case TOPK_DTYPE_BFLOAT16:
+        return _mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(halves)), 16));
+    default:
+        return _mm512_loadu_ps((const float *)row + i);
+    }
 }
 
-static inline uint64_t mask64(const float *scores, __m512 bounds)
+static inline void store_floats(float *to, __m512 vector)
 {
-    return mask16(scores, bounds) | (mask16(scores + 16, bounds) << 16) |
-           (mask16(scores + 32, bounds) << 32) | (mask16(scores + 48, bounds) << 48);
+    _mm512_storeu_ps(to, vector);
+}
+
+static inline float float16_value(uint16_t bits)
+{
+    return _cvtsh_ss(bits);
+}
+
+/* Scores of 16 bits compare as they are with a bound above zero, 32 at a time. */
+struct bound {
+    __m512 floats;
+    bool above_zero;     /* only then: */
+    __m512i least, span; /* the pattern at the bound, and how far from there to infinity */
+};
+
+TOPK_EACH_DTYPE struct bound bound_of(float bound, enum topk_dtype dtype)
+{
+    struct bound all = {.floats = _mm512_set1_ps(bound), .above_zero = bound > 0.0f};
+    if (dtype != TOPK_DTYPE_FLOAT32 && all.above_zero) {
+        uint16_t least = topk_half_floor(bound, dtype);
+        all.least = _mm512_set1_epi16((short)least);
+        all.span = _mm512_set1_epi16((short)(topk_half_inf(dtype) - least));
+    }
+    return all;
+}
+
+TOPK_EACH_DTYPE uint64_t mask16(const void *row, int32_t i, __m512 bounds, enum topk_dtype dtype)
+{
+    return _mm512_cmp_ps_mask(load_scores(row, i, dtype), bounds, _CMP_GE_OQ);
+}
+
+static inline uint64_t halves32(const void *row, int32_t i, const struct bound *bound)
+{
+    __m512i halves = _mm512_loadu_si512((const uint16_t *)row + i);
+    return _mm512_cmple_epu16_mask(_mm512_sub_epi16(halves, bound->least), bound->span);
+}
+
+TOPK_EACH_DTYPE uint64_t mask64(const void *row, int32_t i, const struct bound *bound,
+                                enum topk_dtype dtype)
+{
+    if (dtype != TOPK_DTYPE_FLOAT32 && bound->above_zero) {
+        return halves32(row, i, bound) | (halves32(row, i + 32, bound) << 32);
+    }
+    return mask16(row, i, bound->floats, dtype) |
+           (mask16(row, i + 16, bound->floats, dtype) << 16) |
+           (mask16(row, i + 32, bound->floats, dtype) << 32) |
+           (mask16(row, i + 48, bound->floats, dtype) << 48);
 }
 
 static inline int32_t count_bits(uint64_t mask)
@@ -53,14 +105,14 @@ static inline void store_compressed(float *values, int32_t *positions, __mmask16
     _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(mask, position));
 }
 
-static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
-                            struct topk_list *list, int32_t count)
+TOPK_EACH_DTYPE int32_t append_dense(const void *row, int32_t first, uint64_t mask,
+                                     struct topk_list *list, int32_t count, enum topk_dtype dtype)
 {
     __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (int32_t g = 0; g < TOPK_BLOCK_SCORES; g += LANES, mask >>= LANES) {
         __mmask16 hits = (__mmask16)mask;
         store_compressed(list->values + count, list->positions + count, hits,
-                         _mm512_loadu_ps(scores + g),
+                         load_scores(row, first + g, dtype),
                          _mm512_add_epi32(iota, _mm512_set1_epi32(first + g)));
         count += (int32_t)_mm_popcnt_u32(hits);
     }
@@ -71,10 +123,10 @@ static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
 
 static int32_t count_at_least(const float *values, int32_t count, float bound)
 {
-    __m512 bounds = _mm512_set1_ps(bound);
+    const struct bound bounds = bound_of(bound, TOPK_DTYPE_FLOAT32);
     int32_t found = 0, i = 0;
     for (; count - i >= TOPK_BLOCK_SCORES; i += TOPK_BLOCK_SCORES) {
-        found += count_bits(mask64(values + i, bounds));
+        found += count_bits(mask64(values, i, &bounds, TOPK_DTYPE_FLOAT32));
     }
     for (; i < count; i++) {
         found += values[i] >= bound;
@@ -121,7 +173,7 @@ static void keep(struct topk_list *list, float bound, int32_t num_ties)
 const struct topk_isa topk_isa_avx512 = {
     .name = "avx512",
     .usable = usable,
-    .admit = admit,
+    .read = {TOPK_DTYPE_TABLE(READER_ENTRY)},
     .count_at_least = count_at_least,
     .range = range,
     .keep = keep,

@@ -6,38 +6,107 @@
 #include <string.h>
 
 #include "cpu/isa.h"
+#include "cpu/score.h"
 
 #define LANES 4
 #define DENSE_MIN 20 /* choice: a step of the dense loop costs a third of a single entry */
 
 typedef float float_vector __attribute__((vector_size(16)));
 typedef uint32_t mask_vector __attribute__((vector_size(16)));
-typedef float_vector bound_vector;
+typedef int32_t int_vector __attribute__((vector_size(16)));
+typedef uint16_t half_vector __attribute__((vector_size(8)));
 
 static bool usable(void)
 {
     return true;
 }
 
-static inline float_vector bound_of(float bound)
+static inline float_vector all_of(float number)
 {
-    return (float_vector){bound, bound, bound, bound};
+    return (float_vector){number, number, number, number};
 }
 
-static inline float_vector load(const float *scores)
+static inline float_vector load(const float *floats)
 {
     float_vector vector;
-    memcpy(&vector, scores, sizeof(vector));
+    memcpy(&vector, floats, sizeof(vector));
     return vector;
 }
 
-/* Bit j of the 32 lowest: scores[j] >= bound, for 32 scores. Each lane gathers the bits of eight
+static inline void store_floats(float *to, float_vector vector)
+{
+    memcpy(to, &vector, sizeof(vector));
+}
+
+static inline float float16_value(uint16_t bits)
+{
+    return topk_float16_value(bits);
+}
+
+/* topk_float16_value, four at a time: a comparison gives all bits or none. */
+static inline float_vector float16_values(int_vector halves)
+{
+    const int_vector magnitudes = (halves & 0x7fff) << 13, signs = (halves & 0x8000) << 16;
+    const int_vector one = (magnitudes & 0) + (TOPK_HALF_BIAS + TOPK_HALF_NORMAL);
+    const int_vector tiny = magnitudes < TOPK_HALF_NORMAL;
+    int_vector normals = magnitudes + TOPK_HALF_BIAS;
+    normals += (magnitudes >= TOPK_HALF_INF) & TOPK_HALF_BIAS;
+    normals |= (magnitudes > TOPK_HALF_INF) & (int32_t)TOPK_HALF_QUIET;
+    int_vector subnormals = (int_vector)((float_vector)(magnitudes + one) - (float_vector)one);
+    return (float_vector)((subnormals & tiny) | (normals & ~tiny) | signs);
+}
+
+static inline int_vector load_halves(const void *row, int32_t i)
+{
+    half_vector halves;
+    memcpy(&halves, (const uint16_t *)row + i, sizeof(halves));
+    return __builtin_convertvector(halves, int_vector);
+}
+
+TOPK_EACH_DTYPE float_vector load_scores(const void *row, int32_t i, enum topk_dtype dtype)
+{
+    if (dtype == TOPK_DTYPE_FLOAT32) {
+        return load((const float *)row + i);
+    }
+    const int_vector bits = load_halves(row, i);
+    return dtype == TOPK_DTYPE_FLOAT16 ? float16_values(bits) : (float_vector)(bits << 16);
+}
+
+/* Scores of 16 bits compare as they are with a bound above zero. */
+struct bound {
+    float_vector floats;
+    bool above_zero;    /* only then: */
+    int32_t least, inf; /* the pattern at the bound, and that of infinity */
+};
+
+TOPK_EACH_DTYPE struct bound bound_of(float bound, enum topk_dtype dtype)
+{
+    struct bound all = {.floats = all_of(bound), .above_zero = bound > 0.0f};
+    if (dtype != TOPK_DTYPE_FLOAT32 && all.above_zero) {
+        all.least = topk_half_floor(bound, dtype);
+        all.inf = topk_half_inf(dtype);
+    }
+    return all;
+}
+
+TOPK_EACH_DTYPE mask_vector reach4(const void *row, int32_t i, const struct bound *bound,
+                                   enum topk_dtype dtype)
+{
+    if (dtype != TOPK_DTYPE_FLOAT32 && bound->above_zero) {
+        const int_vector halves = load_halves(row, i);
+        return (mask_vector)((halves >= bound->least) & (halves <= bound->inf));
+    }
+    return (mask_vector)(load_scores(row, i, dtype) >= bound->floats);
+}
+
+/* Bit j of the 32 lowest: score i + j >= bound, for 32 scores. Each lane gathers the bits of eight
  * vectors at its own place. */
-static inline uint64_t mask32(const float *scores, float_vector bounds)
+TOPK_EACH_DTYPE uint64_t mask32(const void *row, int32_t i, const struct bound *bound,
+                                enum topk_dtype dtype)
 {
     mask_vector bits = {1, 2, 4, 8}, gathered = {0, 0, 0, 0};
-    for (int32_t i = 0; i < 32; i += LANES) {
-        gathered |= (mask_vector)(load(scores + i) >= bounds) & bits;
+    for (int32_t j = 0; j < 32; j += LANES) {
+        gathered |= reach4(row, i + j, bound, dtype) & bits;
         bits <<= LANES;
     }
     uint64_t halves[2];
@@ -46,9 +115,10 @@ static inline uint64_t mask32(const float *scores, float_vector bounds)
     return (both | (both >> 32)) & 0xffffffffu;
 }
 
-static inline uint64_t mask64(const float *scores, float_vector bounds)
+TOPK_EACH_DTYPE uint64_t mask64(const void *row, int32_t i, const struct bound *bound,
+                                enum topk_dtype dtype)
 {
-    return mask32(scores, bounds) | (mask32(scores + 32, bounds) << 32);
+    return mask32(row, i, bound, dtype) | (mask32(row, i + 32, bound, dtype) << 32);
 }
 
 /* The usual sums of neighbouring fields: the instruction may be missing. */
@@ -61,13 +131,16 @@ static inline int32_t count_bits(uint64_t mask)
 }
 
 /* Branch-free: every score is written, the count moves on only past a marked one. */
-static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
-                            struct topk_list *list, int32_t count)
+TOPK_EACH_DTYPE int32_t append_dense(const void *row, int32_t first, uint64_t mask,
+                                     struct topk_list *list, int32_t count, enum topk_dtype dtype)
 {
-    for (int32_t j = 0; j < TOPK_BLOCK_SCORES; j++, mask >>= 1) {
-        list->values[count] = scores[j];
-        list->positions[count] = first + j;
-        count += (int32_t)(mask & 1);
+    for (int32_t g = 0; g < TOPK_BLOCK_SCORES; g += LANES) {
+        const float_vector values = load_scores(row, first + g, dtype);
+        for (int32_t j = 0; j < LANES; j++, mask >>= 1) {
+            list->values[count] = values[j];
+            list->positions[count] = first + g + j;
+            count += (int32_t)(mask & 1);
+        }
     }
     return count;
 }
@@ -76,7 +149,7 @@ static int32_t append_dense(const float *scores, int32_t first, uint64_t mask,
 
 static int32_t count_at_least(const float *values, int32_t count, float bound)
 {
-    const float_vector bounds = bound_of(bound);
+    const float_vector bounds = all_of(bound);
     mask_vector sums[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     int32_t i = 0;
     for (; count - i >= 2 * LANES; i += 2 * LANES) {
@@ -100,8 +173,8 @@ static inline float_vector pick(mask_vector mask, float_vector yes, float_vector
 static void range(const float *values, int32_t count, float from, float upto, float *min_p,
                   float *max_p)
 {
-    const float_vector froms = bound_of(from), uptos = bound_of(upto);
-    float_vector lows = bound_of(INFINITY), highs = bound_of(-INFINITY);
+    const float_vector froms = all_of(from), uptos = all_of(upto);
+    float_vector lows = all_of(INFINITY), highs = all_of(-INFINITY);
     int32_t i = 0;
     for (; count - i >= LANES; i += LANES) {
         float_vector value = load(values + i);
@@ -140,7 +213,7 @@ static void keep(struct topk_list *list, float bound, int32_t num_ties)
 const struct topk_isa topk_isa_portable = {
     .name = "portable",
     .usable = usable,
-    .admit = admit,
+    .read = {TOPK_DTYPE_TABLE(READER_ENTRY)},
     .count_at_least = count_at_least,
     .range = range,
     .keep = keep,

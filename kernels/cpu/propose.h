@@ -3,9 +3,10 @@
 #define TOPKSEL_CPU_PROPOSE_H
 
 #include "cpu/isa.h"
+#include "cpu/score.h"
 
 /* Choices, measured: see kernels/README.md. */
-#define TOPK_SAMPLE_UNIT 16         /* neighbours taken together: a cache line */
+#define TOPK_SAMPLE_UNIT 16         /* neighbours taken together: of float32 a cache line */
 #define TOPK_SAMPLE_STRATUM 1024    /* one unit is taken from so many scores, */
 #define TOPK_SAMPLE_UNITS_MIN 64    /* but no fewer units than this */
 #define TOPK_SAMPLE_STRATUM_MIN 256 /* (unless the strata became this short) */
@@ -17,11 +18,11 @@ struct topk_sample_view {
     int32_t length;
     int32_t num_units;
     int32_t stratum; /* scores of a stratum, rounded down */
-    int32_t phase;   /* position 0 lies this many scores behind the start of a cache line */
+    int32_t phase;   /* position 0 lies this many scores behind the start of a unit in memory */
 };
 
 /* For rows of at least TOPK_SAMPLE_STRATUM_MIN scores. */
-static inline struct topk_sample_view topk_sample_view_of(const float *row, int32_t length)
+static inline struct topk_sample_view topk_sample_view_of(struct topk_row row, int32_t length)
 {
     int32_t num_units = length / TOPK_SAMPLE_STRATUM;
     num_units = num_units > TOPK_SAMPLE_UNITS_MIN ? num_units : TOPK_SAMPLE_UNITS_MIN;
@@ -33,14 +34,14 @@ static inline struct topk_sample_view topk_sample_view_of(const float *row, int3
         .length = length,
         .num_units = num_units,
         .stratum = length / num_units,
-        .phase = (int32_t)((uintptr_t)row / sizeof(float) % TOPK_SAMPLE_UNIT),
+        .phase = (int32_t)((uintptr_t)row.scores / topk_score_bytes(row.dtype) % TOPK_SAMPLE_UNIT),
     };
 }
 
 /*
- * The first position of a unit: the start of a cache line (or of the row). `random` starts as
- * topk_sample_seed(row_idx) and moves on with each unit. Inline so that a test can build rows that
- * defeat the sample.
+ * The first position of a unit, which lies within one cache line (or at the row's start). `random`
+ * starts as topk_sample_seed(row_idx) and moves on with each unit. Inline so that a test can build
+ * rows that defeat the sample.
  */
 static inline int32_t topk_sample_place(const struct topk_sample_view *view, int32_t unit,
                                         uint32_t *random)
@@ -60,16 +61,16 @@ static inline uint32_t topk_sample_seed(int32_t row_idx)
 
 /*
  * The sample of the row that comes next, asked for during the pass over this one, so that taking it
- * does not wait for memory. A row of NULL asks for nothing.
+ * does not wait for memory. A row without scores asks for nothing.
  */
 struct topk_ahead {
-    const float *row;
+    struct topk_row row;
     struct topk_sample_view view;
     int32_t unit;
     uint32_t random;
 };
 
-struct topk_ahead topk_ahead_of(const float *row, int32_t length, int32_t row_idx);
+struct topk_ahead topk_ahead_of(struct topk_row row, int32_t length, int32_t row_idx);
 
 /* Asks for the next units, as many as the sample takes from num_scores scores. */
 void topk_ahead_fetch(struct topk_ahead *ahead, int32_t num_scores);
@@ -89,8 +90,8 @@ struct topk_proposal {
  * proposal. The places depend on length, alignment and row_idx alone. Whatever is proposed, the
  * answer is exact: only the time changes.
  */
-struct topk_proposal topk_propose(const float *row, int32_t length, int32_t row_idx, int32_t k,
-                                  float *sample);
+struct topk_proposal topk_propose(const struct topk_isa *isa, struct topk_row row, int32_t length,
+                                  int32_t row_idx, int32_t k, float *sample);
 
 /* A score that about depth * rank scores of the sample reach; -inf when there are not so many. */
 float topk_proposal_boundary(const struct topk_isa *isa, const struct topk_proposal *proposal,

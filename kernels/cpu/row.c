@@ -1,7 +1,6 @@
 #include "cpu/row.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "cpu/cut.h"
 #include "cpu/key.h"
@@ -11,13 +10,17 @@
  * for its cost to vanish, and four or so lines of memory at once. */
 #define SEGMENT_SCORES 4096
 
+#define NAN_SCORES 256 /* choice: looked at together for NaN; a kilobyte of stack */
+
 /* Rows up to here, and up to one and a half times K, are taken whole: a sample would not pay.
  * Measured, Zen 3, K 64 ... 2048. */
 #define DIRECT_SCORES_MAX 1024
 
-const float *topk_row_scores(const struct topk_request *request, int32_t row_idx)
+struct topk_row topk_row_of(const struct topk_request *request, int32_t row_idx)
 {
-    return request->args.scores + (int64_t)row_idx * request->args.row_stride;
+    struct topk_row row = {request->args.scores, request->options.dtype};
+    row.scores = topk_score_place(row, (int64_t)row_idx * request->args.row_stride);
+    return row;
 }
 
 int32_t topk_row_length(const struct topk_request *request, int32_t row_idx,
@@ -48,11 +51,11 @@ static void raise_boundary(const struct topk_isa *isa, struct topk_list *list, i
     list->boundary = topk_next_above(cut.bound);
 }
 
-bool topk_admit(const struct topk_isa *isa, const float *row, int32_t begin, int32_t end, int32_t k,
-                struct topk_list *list)
+bool topk_admit(const struct topk_isa *isa, struct topk_row row, int32_t begin, int32_t end,
+                int32_t k, struct topk_list *list)
 {
     bool raised = false;
-    while ((begin = isa->admit(row, begin, end, list)) < end) {
+    while ((begin = isa->read[row.dtype].admit(row.scores, begin, end, list)) < end) {
         raise_boundary(isa, list, k);
         raised = true;
     }
@@ -70,7 +73,7 @@ void topk_refine(const struct topk_isa *isa, struct topk_list *list, int32_t k)
 /* The row in hand. */
 struct row_work {
     const struct topk_request *request;
-    const float *scores;
+    struct topk_row row;
     int32_t row_idx, length;
     struct topk_scratch *scratch;
     struct topk_routes *routes;
@@ -89,7 +92,7 @@ static bool pass(struct row_work *work, float boundary)
         int32_t left = work->length - begin;
         int32_t end = left > SEGMENT_SCORES ? begin + SEGMENT_SCORES : work->length;
         raised |=
-            topk_admit(work->request->isa, work->scores, begin, end, work->request->args.k, list);
+            topk_admit(work->request->isa, work->row, begin, end, work->request->args.k, list);
         topk_ahead_fetch(&work->ahead, end - begin);
         begin = end;
     }
@@ -101,12 +104,17 @@ static void fill_with_nans(const struct row_work *work)
 {
     struct topk_scratch *scratch = work->scratch;
     struct topk_list *list = &scratch->list;
+    const int32_t wanted = work->request->args.k - list->count;
     int32_t num_nans = 0, i = 0;
-    for (; i < work->length && num_nans < work->request->args.k - list->count; i++) {
-        float value = work->scores[i];
-        if (isnan(value)) {
-            scratch->spare_values[num_nans] = value;
-            scratch->spare_positions[num_nans++] = i;
+    while (i < work->length && num_nans < wanted) {
+        float values[NAN_SCORES];
+        int32_t left = work->length - i, end = left > NAN_SCORES ? i + NAN_SCORES : work->length;
+        work->request->isa->read[work->row.dtype].widen(work->row.scores, i, end, values);
+        for (const float *value = values; i < end && num_nans < wanted; i++, value++) {
+            if (isnan(*value)) {
+                scratch->spare_values[num_nans] = *value;
+                scratch->spare_positions[num_nans++] = i;
+            }
         }
     }
     work->routes->scores_read += (uint64_t)i;
@@ -127,10 +135,11 @@ static void fill_with_nans(const struct row_work *work)
 }
 
 /* Length <= k: every position is selected. */
-static void copy_row(const float *row, int32_t length, struct topk_list *list)
+static void copy_row(const struct topk_isa *isa, struct topk_row row, int32_t length,
+                     struct topk_list *list)
 {
+    isa->read[row.dtype].widen(row.scores, 0, length, list->values);
     for (int32_t i = 0; i < length; i++) {
-        list->values[i] = row[i];
         list->positions[i] = i;
     }
     list->count = length;
@@ -154,7 +163,7 @@ static void admit_row(struct row_work *work)
         return;
     }
     struct topk_proposal proposal =
-        topk_propose(work->scores, work->length, work->row_idx, k, work->scratch->spare_values);
+        topk_propose(isa, work->row, work->length, work->row_idx, k, work->scratch->spare_values);
     float boundary = topk_proposal_boundary(isa, &proposal, TOPK_DEPTH_FIRST);
     routes->scores_read += (uint64_t)proposal.num_sampled;
     bool raised = pass(work, boundary);
@@ -184,7 +193,7 @@ static struct topk_ahead ahead_of(const struct topk_request *request, int32_t ro
     if (!takes_sample(length, request->args.k)) {
         return (struct topk_ahead){0};
     }
-    return topk_ahead_of(topk_row_scores(request, row_idx), length, row_idx);
+    return topk_ahead_of(topk_row_of(request, row_idx), length, row_idx);
 }
 
 void topk_row_select(const struct topk_request *request, int32_t row_idx, int32_t next_idx,
@@ -192,7 +201,7 @@ void topk_row_select(const struct topk_request *request, int32_t row_idx, int32_
 {
     struct row_work work = {
         .request = request,
-        .scores = topk_row_scores(request, row_idx),
+        .row = topk_row_of(request, row_idx),
         .row_idx = row_idx,
         .length = topk_row_length(request, row_idx, routes),
         .scratch = scratch,
@@ -203,7 +212,7 @@ void topk_row_select(const struct topk_request *request, int32_t row_idx, int32_
     int32_t k = request->args.k;
     list->capacity = topk_list_capacity(k);
     if (work.length <= k) {
-        copy_row(work.scores, work.length, list);
+        copy_row(request->isa, work.row, work.length, list);
         routes->copied++;
         routes->scores_read += (uint64_t)work.length;
     } else {

@@ -2,6 +2,7 @@
 #ifndef TOPKSEL_CPU_ROW_H
 #define TOPKSEL_CPU_ROW_H
 
+#include "cpu/score.h"
 #include "cpu/scratch.h"
 #include "topk_select.h"
 
@@ -25,15 +26,15 @@ void topk_row_select(const struct topk_request *request, int32_t row_idx, int32_
 /* ---- the steps, for rows that several threads share (split.h) ----------------------------------
  */
 
-const float *topk_row_scores(const struct topk_request *request, int32_t row_idx);
+struct topk_row topk_row_of(const struct topk_request *request, int32_t row_idx);
 
 /* The valid length, clamped to 0 ... width; counts a clamp. Reads the caller's array once. */
 int32_t topk_row_length(const struct topk_request *request, int32_t row_idx,
                         struct topk_routes *routes);
 
 /* Phase 2: one pass over row[begin, end). True when the boundary had to be raised on the way. */
-bool topk_admit(const struct topk_isa *isa, const float *row, int32_t begin, int32_t end, int32_t k,
-                struct topk_list *list);
+bool topk_admit(const struct topk_isa *isa, struct topk_row row, int32_t begin, int32_t end,
+                int32_t k, struct topk_list *list);
 
 /* Phase 3: leaves the k best, lowest positions first among equals, of a list of at least k. */
 void topk_refine(const struct topk_isa *isa, struct topk_list *list, int32_t k);

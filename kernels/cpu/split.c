@@ -88,7 +88,7 @@ static void work_on_part(const struct topk_split *split, int32_t row_idx, int32_
 {
     const struct topk_request *request = split->request;
     const struct split_row *split_row = &split->rows[row_idx];
-    const float *row = topk_row_scores(request, row_idx);
+    struct topk_row row = topk_row_of(request, row_idx);
     int32_t k = request->args.k;
     int64_t length = split_row->length;
     int32_t begin = (int32_t)(length * part / split_row->num_parts);
@@ -97,7 +97,7 @@ static void work_on_part(const struct topk_split *split, int32_t row_idx, int32_
     struct topk_list list = slot_list(split, slot);
     /* Each part takes the same sample: cheaper than waiting for one to take it. */
     struct topk_proposal proposal =
-        topk_propose(row, split_row->length, row_idx, k, scratch->spare_values);
+        topk_propose(request->isa, row, split_row->length, row_idx, k, scratch->spare_values);
     list.boundary = topk_proposal_boundary(request->isa, &proposal, TOPK_DEPTH_FIRST);
     bool raised = topk_admit(request->isa, row, begin, end, k, &list);
     split->parts[slot] = (struct split_part){list.count, raised};

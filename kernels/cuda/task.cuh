@@ -34,7 +34,7 @@ static __device__ __forceinline__ struct task task_read(const struct select_para
 {
     const struct topk_args *args = params.args;
     struct task task;
-    task.scores = args->scores;
+    task.scores = static_cast<const float *>(args->scores);
     task.row_stride = args->row_stride;
     task.lengths = args->lengths;
     task.length_all = args->length_all;

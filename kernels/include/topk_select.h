@@ -1,5 +1,5 @@
 /*
- * topk_select.h - exact top-K selection of ragged float32 score rows.
+ * topk_select.h - exact top-K selection of ragged rows of float32, float16 or bfloat16 scores.
  *
  * This header is all that others may include of the kernels room. It has no CUDA type in it: a
  * CUDA stream travels as `void *` (a cudaStream_t) and a device pointer as an ordinary pointer.
@@ -9,6 +9,7 @@
  *   L <= K : the positions 0 ... L-1 in ascending order, then -1 up to K. (With order by value the
  *            L positions are sorted by value; the -1 stay at the end.)
  * Order of scores: +inf > finite > -inf > NaN (either sign, all NaN equal); -0 equals +0.
+ * Scores of 16 bits rank by the float32 numbers that they are, and a written value is that number.
  *
  * Every result is exact. Sampling (the idea of "Sample-Guided Exact Top-K Selection for
  * Long-Context Sparse Attention", arXiv:2609.08450) only changes the time a row takes.
@@ -67,11 +68,34 @@ enum topk_ties {
     TOPK_TIES_LOWEST = 1, /* the lowest positions: the selected set is unique */
 };
 
-/* `deterministic` is TOPK_TIES_LOWEST with TOPK_ORDER_INDEX: the same bytes whatever the batch,
- * the plan, the load or the run. */
+/*
+ * What a score is: name, text, bytes. Each is exactly a float32 number, which is what a written
+ * value holds: the sign of a zero, and sign and payload of a NaN (its upper bits in float32) are
+ * kept. A signalling NaN of float16 becomes quiet, as processors convert it; those of float32 and
+ * bfloat16 stay as they are.
+ */
+#define TOPK_DTYPE_TABLE(X)                                                                        \
+    X(TOPK_DTYPE_FLOAT32, "float32", 4)   /* IEEE 754 single precision */                          \
+    X(TOPK_DTYPE_FLOAT16, "float16", 2)   /* IEEE 754 half precision */                            \
+    X(TOPK_DTYPE_BFLOAT16, "bfloat16", 2) /* the upper half of a float32 */
+
+enum topk_dtype {
+#define TOPK_DTYPE_ENUM(name, short_name, bytes) name,
+    TOPK_DTYPE_TABLE(TOPK_DTYPE_ENUM) TOPK_DTYPE_COUNT
+#undef TOPK_DTYPE_ENUM
+};
+
+/* The bytes of a score and the name of its type; 0 and "unknown" for no type of the table. Pure. */
+TOPK_API uint32_t topk_dtype_bytes(enum topk_dtype dtype);
+TOPK_API const char *topk_dtype_name(enum topk_dtype dtype);
+
+/* All that is known of a selection before its rows are; zeroed for the defaults. `deterministic` is
+ * TOPK_TIES_LOWEST with TOPK_ORDER_INDEX: the same bytes whatever the batch, the plan, the load or
+ * the run. */
 struct topk_options {
     enum topk_order order;
     enum topk_ties ties;
+    enum topk_dtype dtype; /* of the scores; values are float32 whatever it is */
 };
 
 /* How many rows took which route; counters only grow. For CUDA this lives in device memory. */
@@ -94,12 +118,13 @@ struct topk_routes {
  * fields first, no padding holes.
  */
 struct topk_args {
-    const float *scores;        /* [num_rows, width], base aligned to 4 bytes */
+    const void *scores;         /* [num_rows, width] of options.dtype, base aligned to one score */
     int64_t row_stride;         /* elements from row to row, >= width; any when num_rows < 2 */
     const int32_t *lengths;     /* [num_rows] valid lengths, or NULL: length_all for every row */
     int32_t *indices;           /* [num_rows, k] result */
     int64_t index_stride;       /* elements, >= k; any when num_rows < 2 */
-    float *values;              /* [num_rows, k] scores of the result, or NULL; -inf beside a -1 */
+    float *values;              /* [num_rows, k] scores of the result, or NULL; -inf beside a -1;
+                                 * float32 whatever the scores are */
     int64_t value_stride;       /* elements, >= k; any when num_rows < 2; ignored without values */
     const int32_t *page_table;  /* [num_rows, page_table_width], or NULL: no transform. A result
                                  * position p becomes table[row, p >> log2] << log2 | p & mask */
@@ -168,7 +193,8 @@ struct topk_shape {
     int32_t k;               /* 1 ... TOPK_K_MAX */
     int32_t rows;            /* row capacity, >= 1 */
     int32_t width;           /* column capacity, >= 1 */
-    int32_t alignment_bytes; /* guaranteed of every row start: 4, 8, 16 ... 128, a power of two */
+    int32_t alignment_bytes; /* guaranteed of every row start: a power of two, from the bytes of a
+                              * score to 128 */
     struct topk_options options;
 };
 

@@ -97,6 +97,7 @@ static void plan_begin(const struct topk_shape *shape, const struct topk_device 
     plan->shape.alignment_bytes = shape->alignment_bytes;
     plan->shape.options.order = shape->options.order;
     plan->shape.options.ties = shape->options.ties;
+    plan->shape.options.dtype = shape->options.dtype;
     plan->family = family;
     plan->cluster_blocks = 1;
     plan->workspace_bytes = 256; /* never 0: a caller may treat 0 as a failed question */
@@ -301,9 +302,15 @@ static enum topk_status check_shape(const struct topk_shape *shape, char *detail
     if (shape->width < 1) {
         return REFUSE("width is %d; plan for 1 ... %d scores a row", shape->width, TOPK_WIDTH_MAX);
     }
+    int32_t score_bytes = (int32_t)topk_dtype_bytes(shape->options.dtype);
+    if (score_bytes == 0) {
+        return REFUSE("options.dtype is %d; pass 0 (float32), 1 (float16) or 2 (bfloat16)",
+                      (int)shape->options.dtype);
+    }
     int32_t alignment = shape->alignment_bytes;
-    if (alignment < 4 || alignment > 128 || (alignment & (alignment - 1)) != 0) {
-        return REFUSE("alignment_bytes is %d; pass a power of two from 4 to 128", alignment);
+    if (alignment < score_bytes || alignment > 128 || (alignment & (alignment - 1)) != 0) {
+        return REFUSE("alignment_bytes is %d; pass a power of two from %d to 128", alignment,
+                      score_bytes);
     }
     if ((unsigned)shape->options.order > TOPK_ORDER_VALUE) {
         return REFUSE("options.order is %d; pass 0 (any), 1 (index) or 2 (value)",
@@ -312,6 +319,17 @@ static enum topk_status check_shape(const struct topk_shape *shape, char *detail
     if ((unsigned)shape->options.ties > TOPK_TIES_LOWEST) {
         return REFUSE("options.ties is %d; pass 0 (any) or 1 (lowest index)",
                       (int)shape->options.ties);
+    }
+    return TOPK_OK;
+}
+
+/* The kernels read float32; a family that reads other types says so here. */
+static enum topk_status check_dtype(const struct topk_shape *shape, char *detail)
+{
+    if (shape->options.dtype != TOPK_DTYPE_FLOAT32) {
+        return topk_detail(detail, TOPK_E_UNSUPPORTED,
+                           "no CUDA family reads %s scores; pass float32, or use the CPU device",
+                           topk_dtype_name(shape->options.dtype));
     }
     return TOPK_OK;
 }
@@ -339,6 +357,9 @@ static enum topk_status check_all(const struct topk_shape *shape, const struct t
                       shape == NULL ? "shape" : (device == NULL ? "device" : "plan_p"));
     }
     enum topk_status status = check_shape(shape, detail);
+    if (status == TOPK_OK) {
+        status = check_dtype(shape, detail);
+    }
     return status != TOPK_OK ? status : check_device(device, detail);
 }
 
@@ -409,9 +430,10 @@ void topk_plan_describe(const struct topk_plan *plan, char *text, size_t text_si
     }
     snprintf(text, text_size,
              "family=%s variant=%d blocks=%d cluster=%d threads=%d shared_bytes=%lld "
-             "workspace_bytes=%lld stages=%lld sample=1/%d rows=%d width=%d k=%d",
+             "workspace_bytes=%lld stages=%lld sample=1/%d rows=%d width=%d k=%d dtype=%s",
              topk_family_name(plan->family), plan->variant, plan->num_blocks, plan->cluster_blocks,
              plan->threads, (long long)plan->shared_bytes, (long long)plan->workspace_bytes,
              (long long)plan->parameters[TOPK_PARAMETER_STAGES], plan->sample_stride,
-             plan->shape.rows, plan->shape.width, plan->shape.k);
+             plan->shape.rows, plan->shape.width, plan->shape.k,
+             topk_dtype_name(plan->shape.options.dtype));
 }

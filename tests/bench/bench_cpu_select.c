@@ -36,8 +36,10 @@ struct bench {
     struct topk_cpu *cpu;
     struct bench_floor *floor;
     int32_t num_copies;
-    float *scores; /* [num_copies][rows][width] */
-    int32_t *lengths, *indices;
+    void *scores;         /* [num_copies][rows][width] */
+    int32_t *lengths;     /* [rows] */
+    int32_t *floor_reads; /* [rows] lengths in float32: the floor reads as many bytes */
+    int32_t *indices;
 };
 
 struct figures {
@@ -60,6 +62,7 @@ static void usage(FILE *out)
             "  --lengths KIND  full, causal, ragged (full)\n"
             "  --order ORDER   any, index, value (any)\n"
             "  --ties TIES     any, lowest (any)\n"
+            "  --dtype TYPE    float32, float16, bfloat16 (float32)\n"
             "  --threads N     threads (0: one for each processor)\n"
             "  --isa NAME      portable, avx2, avx512 (the best this processor has)\n"
             "  --rounds N      timed selections a repeat (31)\n"
@@ -111,6 +114,7 @@ static void set_option(struct bench *bench, const char *name, const char *text)
 {
     static const char *const orders[] = {"any", "index", "value", NULL};
     static const char *const ties[] = {"any", "lowest", NULL};
+    static const char *const dtypes[] = {"float32", "float16", "bfloat16", NULL};
     static const char *const lengths[] = {"full", "causal", "ragged", NULL};
     if (strcmp(name, "rows") == 0) {
         bench->rows = (int32_t)number(name, text, 1, 1 << 20);
@@ -136,6 +140,8 @@ static void set_option(struct bench *bench, const char *name, const char *text)
         bench->options.order = (enum topk_order)choice(name, text, orders);
     } else if (strcmp(name, "ties") == 0) {
         bench->options.ties = (enum topk_ties)choice(name, text, ties);
+    } else if (strcmp(name, "dtype") == 0) {
+        bench->options.dtype = (enum topk_dtype)choice(name, text, dtypes);
     } else if (strcmp(name, "lengths") == 0) {
         bench->lengths_kind = (enum inputs_lengths)choice(name, text, lengths);
     } else if (strcmp(name, "json") == 0) {
@@ -155,15 +161,25 @@ static void set_option(struct bench *bench, const char *name, const char *text)
 static void parse(struct bench *bench, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"rows", required_argument, NULL, 0},    {"width", required_argument, NULL, 0},
-        {"k", required_argument, NULL, 0},       {"family", required_argument, NULL, 0},
-        {"lengths", required_argument, NULL, 0}, {"order", required_argument, NULL, 0},
-        {"ties", required_argument, NULL, 0},    {"threads", required_argument, NULL, 0},
-        {"isa", required_argument, NULL, 0},     {"rounds", required_argument, NULL, 0},
-        {"repeats", required_argument, NULL, 0}, {"rotate-mb", required_argument, NULL, 0},
-        {"seed", required_argument, NULL, 0},    {"save", required_argument, NULL, 0},
-        {"json", no_argument, NULL, 0},          {"csv", no_argument, NULL, 0},
-        {"help", no_argument, NULL, 0},          {NULL, 0, NULL, 0},
+        {"rows", required_argument, NULL, 0},
+        {"width", required_argument, NULL, 0},
+        {"k", required_argument, NULL, 0},
+        {"family", required_argument, NULL, 0},
+        {"lengths", required_argument, NULL, 0},
+        {"order", required_argument, NULL, 0},
+        {"ties", required_argument, NULL, 0},
+        {"threads", required_argument, NULL, 0},
+        {"isa", required_argument, NULL, 0},
+        {"rounds", required_argument, NULL, 0},
+        {"repeats", required_argument, NULL, 0},
+        {"rotate-mb", required_argument, NULL, 0},
+        {"seed", required_argument, NULL, 0},
+        {"save", required_argument, NULL, 0},
+        {"dtype", required_argument, NULL, 0},
+        {"json", no_argument, NULL, 0},
+        {"csv", no_argument, NULL, 0},
+        {"help", no_argument, NULL, 0},
+        {NULL, 0, NULL, 0},
     };
     for (int index = 0, code; (code = getopt_long(argc, argv, "", options, &index)) != -1;) {
         if (code != 0) {
@@ -177,6 +193,9 @@ static void parse(struct bench *bench, int argc, char **argv)
     if (bench->save != NULL && bench->all_families) {
         die("--save needs one family", NULL);
     }
+    if (bench->save != NULL && bench->options.dtype == TOPK_DTYPE_BFLOAT16) {
+        die("--save: an .npy file cannot hold bfloat16", NULL);
+    }
 }
 
 /* ---- the data ---------------------------------------------------------------------------------
@@ -185,6 +204,16 @@ static void parse(struct bench *bench, int argc, char **argv)
 static size_t matrix_elements(const struct bench *bench)
 {
     return (size_t)bench->rows * (size_t)bench->width;
+}
+
+static size_t matrix_bytes(const struct bench *bench)
+{
+    return matrix_elements(bench) * topk_dtype_bytes(bench->options.dtype);
+}
+
+static const void *copy_of(const struct bench *bench, int32_t copy)
+{
+    return (const char *)bench->scores + (size_t)copy * matrix_bytes(bench);
 }
 
 static void *must_alloc(size_t size_bytes)
@@ -206,11 +235,11 @@ static void prepare(struct bench *bench)
     }
     bench->threads = topk_cpu_num_threads(bench->cpu);
     bench->floor = bench_floor_start(bench->threads);
-    int64_t matrix_bytes = (int64_t)(matrix_elements(bench) * sizeof(float));
-    int64_t copies = (bench->rotate_mb << 20) / matrix_bytes + 1;
+    int64_t copies = (bench->rotate_mb << 20) / (int64_t)matrix_bytes(bench) + 1;
     bench->num_copies = copies < 256 ? (int32_t)copies : 256;
-    bench->scores = must_alloc((size_t)bench->num_copies * (size_t)matrix_bytes);
+    bench->scores = must_alloc((size_t)bench->num_copies * matrix_bytes(bench));
     bench->lengths = must_alloc((size_t)bench->rows * sizeof(int32_t));
+    bench->floor_reads = must_alloc((size_t)bench->rows * sizeof(int32_t));
     bench->indices = must_alloc((size_t)bench->rows * (size_t)bench->k * sizeof(int32_t));
 }
 
@@ -222,11 +251,15 @@ static void fill(struct bench *bench, enum inputs_family family)
                                .width = bench->width,
                                .row_stride = bench->width,
                                .k = bench->k};
-    inputs_fill(&spec, bench->scores);
+    inputs_fill_typed(&spec, bench->options.dtype, NULL, bench->scores);
     inputs_fill_lengths(&spec, bench->lengths_kind, bench->lengths);
+    for (int32_t r = 0; r < bench->rows; r++) {
+        int64_t bytes = bench->lengths[r] * (int64_t)topk_dtype_bytes(bench->options.dtype);
+        bench->floor_reads[r] = (int32_t)(bytes / (int64_t)sizeof(float));
+    }
     for (int32_t c = 1; c < bench->num_copies; c++) {
-        memcpy(bench->scores + (size_t)c * matrix_elements(bench), bench->scores,
-               matrix_elements(bench) * sizeof(float));
+        memcpy((char *)bench->scores + (size_t)c * matrix_bytes(bench), bench->scores,
+               matrix_bytes(bench));
     }
 }
 
@@ -235,16 +268,16 @@ static void save(const struct bench *bench)
 {
     char header[128];
     int length = snprintf(header, sizeof(header),
-                          "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }",
-                          bench->rows, bench->width);
+                          "{'descr': '<f%u', 'fortran_order': False, 'shape': (%d, %d), }",
+                          topk_dtype_bytes(bench->options.dtype), bench->rows, bench->width);
     FILE *file = fopen(bench->save, "wb");
     if (file == NULL) {
         die("cannot write", bench->save);
     }
     /* Magic, version and the header's 118 bytes make 128: the data starts aligned. */
     fprintf(file, "%cNUMPY%c%c%c%c%-117.*s\n", 0x93, 1, 0, 118, 0, length, header);
-    size_t written = fwrite(bench->scores, sizeof(float), matrix_elements(bench), file);
-    if (fclose(file) != 0 || written != matrix_elements(bench)) {
+    size_t written = fwrite(bench->scores, 1, matrix_bytes(bench), file);
+    if (fclose(file) != 0 || written != matrix_bytes(bench)) {
         die("cannot write all of", bench->save);
     }
 }
@@ -274,7 +307,7 @@ static double median(double *times, int32_t count)
 static struct topk_args args_of(const struct bench *bench, int32_t copy, struct topk_routes *routes)
 {
     return (struct topk_args){
-        .scores = bench->scores + (size_t)copy * matrix_elements(bench),
+        .scores = copy_of(bench, copy),
         .row_stride = bench->width,
         .lengths = bench->lengths,
         .indices = bench->indices,
@@ -317,6 +350,8 @@ static struct figures measure(const struct bench *bench)
     double *select = must_alloc((size_t)bench->rounds * sizeof(double));
     double *floor = must_alloc((size_t)bench->rounds * sizeof(double));
     int64_t found = 0;
+    const int32_t floor_width =
+        bench->width / (int32_t)(sizeof(float) / topk_dtype_bytes(bench->options.dtype));
     figures.exact = check(bench); /* the warm-up too */
     for (int32_t repeat = 0; repeat < bench->repeats; repeat++) {
         for (int32_t i = 0; i < bench->rounds; i++) {
@@ -324,9 +359,8 @@ static struct figures measure(const struct bench *bench)
             double begin = now_us();
             select_once(bench, copy, repeat == 0 ? &figures.routes : NULL);
             double middle = now_us();
-            found += bench_floor_run(bench->floor,
-                                     bench->scores + (size_t)other * matrix_elements(bench),
-                                     bench->width, bench->lengths, bench->rows, bench->width, 0.5f);
+            found += bench_floor_run(bench->floor, copy_of(bench, other), floor_width,
+                                     bench->floor_reads, bench->rows, floor_width, 0.5f);
             select[i] = middle - begin;
             floor[i] = now_us() - middle;
         }
@@ -358,20 +392,20 @@ static void report(const struct bench *bench, enum inputs_family family, const s
     static const char text[] =
         "%s: isa=%s threads=%u rows=%d width=%d k=%d lengths=%s order=%s ties=%s select_us=%.1f "
         "floor_us=%.1f x_floor=%.2f reads=%.3f certified=%llu direct=%llu band=%llu recovery=%llu "
-        "spill=%llu exact=%s\n";
+        "spill=%llu exact=%s dtype=%s\n";
     static const char json[] =
         "{\"family\":\"%s\",\"isa\":\"%s\",\"threads\":%u,\"rows\":%d,\"width\":%d,\"k\":%d,"
         "\"lengths\":\"%s\",\"order\":\"%s\",\"ties\":\"%s\",\"select_us\":%.1f,"
         "\"floor_us\":%.1f,\"x_floor\":%.3f,\"reads\":%.4f,\"certified\":%llu,\"direct\":%llu,"
-        "\"band\":%llu,\"recovery\":%llu,\"spill\":%llu,\"exact\":\"%s\"}\n";
+        "\"band\":%llu,\"recovery\":%llu,\"spill\":%llu,\"exact\":\"%s\",\"dtype\":\"%s\"}\n";
     static const char csv[] =
-        "%s,%s,%u,%d,%d,%d,%s,%s,%s,%.1f,%.1f,%.3f,%.4f,%llu,%llu,%llu,%llu,%llu,%s\n";
+        "%s,%s,%u,%d,%d,%d,%s,%s,%s,%.1f,%.1f,%.3f,%.4f,%llu,%llu,%llu,%llu,%llu,%s,%s\n";
     static const char *const formats[] = {
         [FORMAT_TEXT] = text, [FORMAT_JSON] = json, [FORMAT_CSV] = csv};
     printf(formats[bench->format], inputs_family_name(family), isa, bench->threads, bench->rows,
            bench->width, bench->k, lengths, order, ties, f->select_us, f->floor_us,
            f->select_us / f->floor_us, f->reads, certified, direct, band, recovery, spill,
-           f->exact ? "yes" : "NO");
+           f->exact ? "yes" : "NO", topk_dtype_name(bench->options.dtype));
     fflush(stdout);
 }
 
@@ -405,6 +439,7 @@ int main(int argc, char **argv)
     topk_cpu_destroy(bench.cpu);
     free(bench.scores);
     free(bench.lengths);
+    free(bench.floor_reads);
     free(bench.indices);
     return exact ? 0 : 1;
 }

@@ -73,7 +73,8 @@ measure() {
 run() { measure "$bench" --threads "$threads" --rounds 9 --repeats 12 --csv "$@"; }
 
 echo "date,commit,cpu,family,isa,threads,rows,width,k,lengths,order,ties,select_us,floor_us,\
-x_floor,reads,certified,direct,band,recovery,spill,exact,load,stolen_percent,others_percent" | tee "$scratch/csv"
+x_floor,reads,certified,direct,band,recovery,spill,exact,dtype,load,stolen_percent,\
+others_percent" | tee "$scratch/csv"
 
 one_pass() {
     run --save "$scratch/scores.npy"
@@ -87,6 +88,10 @@ one_pass() {
     done
     run --ties lowest --order index
     run --order value
+    for dtype in float16 bfloat16; do
+        run --dtype $dtype
+        run --dtype $dtype --isa portable
+    done
     run --lengths causal
     run --lengths ragged
     for k in 1 64 512 1024 4096 16384; do

@@ -245,9 +245,11 @@ static bool open_csv(const char *path, const char *head, FILE **file_p)
 static bool parse_flag(const std::string &name, cell_settings &settings)
 {
     if (name == "--deterministic") {
-        settings.options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+        settings.options.order = TOPK_ORDER_INDEX;
+        settings.options.ties = TOPK_TIES_LOWEST;
     } else if (name == "--by-value") {
-        settings.options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
+        settings.options.order = TOPK_ORDER_VALUE;
+        settings.options.ties = TOPK_TIES_LOWEST;
     } else if (name == "--no-check") {
         settings.check = false;
     } else if (name == "--list") {

@@ -41,7 +41,7 @@ struct cell_settings {
     std::vector<plan_choice> plans = {{-1, -1}};
     std::vector<plan_override> overrides; /* all of them in every cell */
     std::vector<plan_override> sweep;     /* each alone, in further cells */
-    struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+    struct topk_options options = {};
     bool values = false, pages = false, offsets = false; /* outputs beside the positions */
     bool variants = false;                               /* every policy of every family */
     int groups_max = 64;                                 /* as the anchors were measured */

@@ -45,7 +45,7 @@ def main():
             times.append((time.perf_counter() - begin) * 1e6)
         medians.append(statistics.median(times[1:]))  # the first warms up
     print(f"{options.family},torch-{torch.__version__},{options.threads},{rows},{width},"
-          f"{options.k},full,any,any,{min(medians):.1f},,,,,,,,,yes")
+          f"{options.k},full,any,any,{min(medians):.1f},,,,,,,,,yes,float32")
 
 
 if __name__ == "__main__":

@@ -129,7 +129,8 @@ static void test_options(enum topk_family family)
                 struct gpu_spec spec = spec_of(ties ? INPUTS_FEW_VALUES : INPUTS_MIXED,
                                                small ? 3 : 20, widths[w], 777);
                 spec.lengths = INPUTS_LENGTHS_EDGES;
-                spec.options = (struct topk_options){(enum topk_order)order, (enum topk_ties)ties};
+                spec.options = (struct topk_options){.order = (enum topk_order)order,
+                                                     .ties = (enum topk_ties)ties};
                 spec.values = spec.pages = spec.row_offsets = true;
                 spec.page_size_log2 = 6;
                 good = run_policies(&spec, family, true, detail);

@@ -37,7 +37,7 @@ static struct gpu_spec spec_of(size_t shape, uint64_t seed)
                    .num_rows = shapes[shape].rows,
                    .width = shapes[shape].width},
         .lengths = INPUTS_LENGTHS_RAGGED,
-        .options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST},
+        .options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST},
         .k = shapes[shape].k,
     };
     return spec;

@@ -51,14 +51,14 @@ static void refused(const struct topk_args *args, const struct topk_options *opt
 #define REFUSED(change, ...)                                                                       \
     do {                                                                                           \
         struct topk_args args = good_args();                                                       \
-        struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};                             \
+        struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};            \
         change;                                                                                    \
         refused(&args, &options, (const char *const[]){__VA_ARGS__, NULL});                        \
     } while (0)
 
 static void accepted(const struct topk_args *args)
 {
-    struct topk_options options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
     char detail[TOPK_DETAIL_SIZE] = "";
     if (topk_args_check(args, &options, detail) != TOPK_OK) {
         fail_msg("refused: %s", detail);
@@ -92,6 +92,8 @@ static void options_out_of_range(void **state)
     REFUSED(options.order = (enum topk_order)3, "order is 3");
     REFUSED(options.order = (enum topk_order) - 1, "order is -1");
     REFUSED(options.ties = (enum topk_ties)2, "ties is 2");
+    REFUSED(options.dtype = (enum topk_dtype)3, "dtype is 3", "2 (bfloat16)");
+    REFUSED(options.dtype = (enum topk_dtype) - 1, "dtype is -1");
 }
 
 /* A table shorter than the row needs is refused, never read past. */
@@ -112,6 +114,8 @@ static void pointers_missing_or_misaligned(void **state)
     REFUSED(args.scores = NULL, "scores is NULL", "4 rows of width 16");
     REFUSED(args.indices = NULL, "indices is NULL");
     REFUSED(args.scores = (const float *)((uintptr_t)scores + 2), "scores is 0x", "4 bytes");
+    REFUSED(args.scores = (const char *)scores + 1;
+            options.dtype = TOPK_DTYPE_FLOAT16, "scores is 0x", "2 bytes");
     REFUSED(args.lengths = (const int32_t *)((uintptr_t)lengths + 1), "lengths is 0x");
     REFUSED(args.indices = (int32_t *)((uintptr_t)indices + 3), "indices is 0x");
     REFUSED(args.values = (float *)((uintptr_t)values + 2), "values is 0x");
@@ -125,7 +129,7 @@ static void structs_missing(void **state)
 {
     (void)state;
     struct topk_args args = good_args();
-    struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+    struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
     refused(NULL, &options, (const char *const[]){"args is NULL", NULL});
     refused(&args, NULL, (const char *const[]){"options is NULL", NULL});
 }
@@ -175,7 +179,7 @@ static void select_refuses_as_the_check_does(void **state)
     char detail[TOPK_DETAIL_SIZE] = "";
     assert_int_equal(topk_cpu_create(&config, &cpu, detail), TOPK_OK);
     struct topk_args args = good_args();
-    struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+    struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
     args.k = 0;
     assert_int_equal(topk_cpu_select(cpu, &args, &options, NULL, detail), TOPK_E_INVALID);
     assert_non_null(strstr(detail, "k is 0"));

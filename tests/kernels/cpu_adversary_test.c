@@ -25,7 +25,8 @@ static void at_sampled(float (*value)(int32_t sampled, struct inputs_rng *rng))
 {
     for (int32_t r = 0; r < ROWS; r++) {
         struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), 900u + (uint64_t)r);
-        struct topk_sample_view view = topk_sample_view_of(scores + (int64_t)r * WIDTH, WIDTH);
+        struct topk_row row = {scores + (int64_t)r * WIDTH, TOPK_DTYPE_FLOAT32};
+        struct topk_sample_view view = topk_sample_view_of(row, WIDTH);
         uint32_t random = topk_sample_seed(r);
         for (int32_t u = 0; u < view.num_units; u++) {
             int32_t position = topk_sample_place(&view, u, &random);
@@ -62,7 +63,8 @@ static struct topk_routes select_exactly(void)
                                      .width = WIDTH,
                                      .length_all = WIDTH,
                                      .k = K};
-            struct topk_options options = {(enum topk_order)order, TOPK_TIES_LOWEST};
+            struct topk_options options = {.order = (enum topk_order)order,
+                                           .ties = TOPK_TIES_LOWEST};
             char detail[ORACLE_DETAIL_SIZE];
             assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
             if (!oracle_check(&args, &options, detail)) {

@@ -20,6 +20,7 @@ static void every_combination_of_options(void **state)
             trial.lengths = (enum inputs_lengths)(mask % INPUTS_LENGTHS_COUNT);
             trial.options.order = (enum topk_order)(mask % 3);
             trial.options.ties = (enum topk_ties)(mask / 3 % 2);
+            trial.options.dtype = (enum topk_dtype)((f + mask / 6) % TOPK_DTYPE_COUNT);
             trial.with_values = mask / 6 % 2 != 0;
             trial.with_offsets = mask / 12 % 2 != 0;
             trial.with_pages = mask / 24 != 0;
@@ -66,7 +67,7 @@ static void a_thousand_runs_give_one_hash(void **state)
     int32_t *expected = malloc(sizeof(*expected) * ROWS * K);
     assert_true(scores != NULL && indices != NULL && expected != NULL);
     inputs_fill(&spec, scores);
-    struct topk_options options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
     struct topk_args args = {.scores = scores,
                              .row_stride = WIDTH,
                              .indices = indices,
@@ -123,6 +124,7 @@ static struct trial random_trial(uint64_t seed)
     trial.lengths = (enum inputs_lengths)inputs_rng_below(&rng, INPUTS_LENGTHS_COUNT);
     trial.options.order = (enum topk_order)inputs_rng_below(&rng, 3);
     trial.options.ties = (enum topk_ties)inputs_rng_below(&rng, 2);
+    trial.options.dtype = (enum topk_dtype)inputs_rng_below(&rng, TOPK_DTYPE_COUNT);
     trial.with_values = inputs_rng_below(&rng, 2) != 0;
     trial.with_offsets = inputs_rng_below(&rng, 2) != 0;
     trial.with_pages = inputs_rng_below(&rng, 3) == 0;

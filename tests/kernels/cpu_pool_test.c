@@ -156,7 +156,7 @@ static void *call_long(void *argument)
                                  .width = LONG_WIDTH,
                                  .length_all = LONG_WIDTH,
                                  .k = 1};
-        struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+        struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
         call->status = topk_cpu_select(call->cpu, &args, &options, &call->cancel, call->detail);
         free(indices);
     }
@@ -235,7 +235,7 @@ static void cancelled_before_it_starts(void **state)
     bool cancel = true;
     struct topk_args args = {
         .scores = scores, .indices = &index, .num_rows = 1, .width = 4, .length_all = 4, .k = 1};
-    struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+    struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
     char detail[TOPK_DETAIL_SIZE] = "";
     assert_int_equal(topk_cpu_select(cpu, &args, &options, &cancel, detail), TOPK_E_CANCELLED);
     assert_int_equal(index, 77);
@@ -295,7 +295,7 @@ static void split_or_not_the_bytes_are_the_same(void **state)
                                  .num_rows = ROWS,
                                  .width = WIDTH,
                                  .k = K};
-        struct topk_options options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+        struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
         assert_int_equal(topk_cpu_select(cpu, &args, &options, NULL, NULL), TOPK_OK);
         assert_int_equal(routes.clamped, 1);
         assert_int_equal(routes.certified + routes.band + routes.recovery + routes.spill, ROWS);
@@ -314,7 +314,7 @@ static void split_calls_at_once(void **state)
         callers[i] = (struct caller){
             .cpu = cpu,
             .spec = {INPUTS_MIXED, inputs_run_seed() + (uint64_t)i, 1 + i % 2, 262144, 262144, 512},
-            .options = {TOPK_ORDER_ANY, TOPK_TIES_LOWEST},
+            .options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_LOWEST},
             .num_calls = trial_is_sanitized() ? 3 : 10,
         };
     }
@@ -346,7 +346,7 @@ static void flush_to_zero_of_the_caller_does_not_matter(void **state)
                              .width = 3000,
                              .length_all = 3000,
                              .k = 100};
-    struct topk_options options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
     _mm_setcsr(flush);
     struct topk_cpu *cpu = create(3); /* its threads inherit the setting */
     enum topk_status status = topk_cpu_select(cpu, &args, &options, NULL, NULL);
@@ -410,7 +410,8 @@ static void nothing_is_allocated_once_running(void **state)
                                  .length_all = WIDTH,
                                  .k = K};
         for (int order = 0; order < 3; order++) {
-            struct topk_options options = {(enum topk_order)order, TOPK_TIES_LOWEST};
+            struct topk_options options = {.order = (enum topk_order)order,
+                                           .ties = TOPK_TIES_LOWEST};
             assert_int_equal(topk_cpu_select(cpu, &args, &options, NULL, NULL), TOPK_OK);
             assert_int_equal(mallinfo2().uordblks, before);
         }
@@ -481,7 +482,8 @@ static void scores_that_change_do_no_harm(void **state)
                                  .width = WIDTH,
                                  .length_all = run % 5 == 0 ? 3000 : WIDTH,
                                  .k = K};
-        struct topk_options options = {(enum topk_order)(run % 3), (enum topk_ties)(run % 2)};
+        struct topk_options options = {.order = (enum topk_order)(run % 3),
+                                       .ties = (enum topk_ties)(run % 2)};
         struct topk_cpu *cpu = isas.cpu[run % isas.num];
         outside += topk_cpu_select(cpu, &args, &options, NULL, NULL) != TOPK_OK;
         for (int i = 0; i < args.num_rows * K; i++) {

@@ -36,7 +36,7 @@ static void select_lengths(const int32_t *lengths, int32_t num_rows, int32_t wid
                                  .num_rows = num_rows,
                                  .width = width,
                                  .k = k};
-        struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+        struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
         char detail[ORACLE_DETAIL_SIZE];
         assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
         if (!oracle_check(&args, &options, detail)) {
@@ -107,7 +107,7 @@ static void one_length_for_all_rows(void **state)
                                  .width = 6,
                                  .length_all = length_all[i % 3],
                                  .k = 2};
-        struct topk_options options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+        struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
         char detail[TOPK_DETAIL_SIZE];
         assert_int_equal(topk_cpu_select(isas.cpu[i / 3], &args, &options, NULL, detail), TOPK_OK);
         assert_memory_equal(indices, expected[i % 3], sizeof(indices));
@@ -118,7 +118,7 @@ static void one_length_for_all_rows(void **state)
 static void nothing_to_do(void **state)
 {
     (void)state;
-    struct topk_options options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
     int32_t indices[] = {5, 5, 5};
     for (int i = 0; i < isas.num; i++) {
         struct topk_args no_rows = {.k = 3};
@@ -197,7 +197,8 @@ static void four_way_ties_cut_inside_a_group(void **state)
     (void)state;
     struct trial trial = trial_of(INPUTS_TIES, 4, 20000, 2051);
     for (int order = 0; order < 3; order++) {
-        trial.options = (struct topk_options){(enum topk_order)order, TOPK_TIES_LOWEST};
+        trial.options =
+            (struct topk_options){.order = (enum topk_order)order, .ties = TOPK_TIES_LOWEST};
         trial_run_all(&isas, &trial, NULL);
     }
 }
@@ -244,7 +245,7 @@ static void the_page_table_is_not_read_past(void **state)
                              .page_table_width = 3,
                              .page_size_log2 = 2};
     const int32_t expected[] = {38, 39, 4, 5};
-    struct topk_options options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
     for (int i = 0; i < isas.num; i++) {
         assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, NULL), TOPK_OK);
         assert_memory_equal(indices, expected, sizeof(expected));
@@ -286,7 +287,7 @@ static void select_far_apart(int64_t row_stride, int64_t output_stride, int32_t 
                              .width = width,
                              .length_all = width,
                              .k = K};
-    struct topk_options options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
     for (int i = 0; i < isas.num; i++) {
         char detail[ORACLE_DETAIL_SIZE];
         assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
@@ -338,7 +339,7 @@ static void the_last_row_of_a_huge_matrix(void **state)
                                  .num_rows = rows,
                                  .width = width,
                                  .k = k};
-        struct topk_options options = {TOPK_ORDER_INDEX, TOPK_TIES_ANY};
+        struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_ANY};
         int fastest = isas.num - 1; /* the offsets are common code: one instruction set is enough */
         char detail[ORACLE_DETAIL_SIZE];
         assert_int_equal(topk_cpu_select(isas.cpu[fastest], &args, &options, NULL, detail),
@@ -369,7 +370,7 @@ static void a_row_alone_and_in_batches(void **state)
     assert_non_null(scores);
     assert_non_null(indices);
     inputs_fill(&spec, scores);
-    struct topk_options options = {TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+    struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
     for (int i = 0; i < isas.num; i++) {
         for (size_t b = 0; b < 3; b++) {
             struct topk_args args = {.scores = scores,

@@ -125,7 +125,7 @@ static void expect(const float *scores, int32_t width, int32_t k, const int32_t 
                                  .width = width,
                                  .length_all = width,
                                  .k = k};
-        struct topk_options options = {TOPK_ORDER_VALUE, TOPK_TIES_LOWEST};
+        struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
         char detail[TOPK_DETAIL_SIZE];
         assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
         assert_memory_equal(indices, expected, (size_t)k * sizeof(*expected));

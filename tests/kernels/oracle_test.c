@@ -94,7 +94,7 @@ static void values_bit_for_bit(void **state)
     (void)state;
     const float zeros[] = {-0.0f, 0.0f, -1.0f};
     struct oracle_row row = {
-        .scores = zeros, .width = 3, .length = 3, .k = 2, .options = {TOPK_ORDER_INDEX, 0}};
+        .scores = zeros, .width = 3, .length = 3, .k = 2, .options = {.order = TOPK_ORDER_INDEX}};
     const int32_t indices[] = {0, 1};
     const float right[] = {-0.0f, 0.0f}, wrong[] = {0.0f, 0.0f};
     char detail[ORACLE_DETAIL_SIZE] = "";
@@ -169,7 +169,7 @@ static void whole_requests_name_the_row(void **state)
                              .width = 3,
                              .length_all = 3,
                              .k = 2};
-    struct topk_options options = {TOPK_ORDER_ANY, TOPK_TIES_ANY};
+    struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
     char detail[ORACLE_DETAIL_SIZE] = "";
     assert_false(oracle_check(&args, &options, detail));
     assert_non_null(strstr(detail, "row 1 of 2"));

@@ -308,8 +308,12 @@ static void it_refuses_what_is_outside_the_limits(void **state)
         {{.k = 1, .rows = 1, .width = 1, .alignment_bytes = 2}, "alignment_bytes is 2"},
         {{.k = 1, .rows = 1, .width = 1, .alignment_bytes = 12}, "alignment_bytes is 12"},
         {{.k = 1, .rows = 1, .width = 1, .alignment_bytes = 256}, "alignment_bytes is 256"},
-        {{1, 1, 1, 4, {(enum topk_order)3, TOPK_TIES_ANY}}, "order is 3"},
-        {{1, 1, 1, 4, {TOPK_ORDER_ANY, (enum topk_ties)2}}, "ties is 2"},
+        {{1, 1, 1, 4, {.order = (enum topk_order)3}}, "order is 3"},
+        {{1, 1, 1, 4, {.ties = (enum topk_ties)2}}, "ties is 2"},
+        {{1, 1, 1, 4, {.dtype = (enum topk_dtype)3}}, "dtype is 3"},
+        {{1, 1, 1, 1, {.dtype = TOPK_DTYPE_FLOAT16}},
+         "alignment_bytes is 1; pass a power of two "
+         "from 2"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct topk_plan plan;

@@ -17,7 +17,7 @@
 struct fenced_scores {
     void *mapping;
     size_t mapping_bytes, readable_bytes;
-    float *scores;
+    void *scores;
 };
 
 struct outputs {
@@ -100,11 +100,12 @@ static void describe(const struct topk_cpu *cpu, const struct trial *trial, char
     char spec[256];
     inputs_describe(&trial->spec, spec, sizeof(spec));
     snprintf(text, size,
-             "isa=%s %s lengths=%s order=%d ties=%d values=%d offsets=%d pages=%d/%u "
+             "isa=%s %s dtype=%s lengths=%s order=%d ties=%d values=%d offsets=%d pages=%d/%u "
              "tail=%d",
-             topk_cpu_isa(cpu), spec, inputs_lengths_name(trial->lengths),
-             (int)trial->options.order, (int)trial->options.ties, trial->with_values,
-             trial->with_offsets, trial->with_pages, trial->page_size_log2, trial->tail_elements);
+             topk_cpu_isa(cpu), spec, topk_dtype_name(trial->options.dtype),
+             inputs_lengths_name(trial->lengths), (int)trial->options.order,
+             (int)trial->options.ties, trial->with_values, trial->with_offsets, trial->with_pages,
+             trial->page_size_log2, trial->tail_elements);
 }
 
 static void *must_alloc(size_t count, size_t size_bytes)
@@ -119,18 +120,22 @@ static struct fenced_scores fence_scores(const struct trial *trial)
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t elements = inputs_elements(&trial->spec) + (size_t)trial->tail_elements;
     struct fenced_scores fenced = {0};
-    fenced.readable_bytes = (elements * sizeof(float) + page - 1) / page * page + page;
+    size_t score_bytes = topk_dtype_bytes(trial->options.dtype);
+    fenced.readable_bytes = (elements * score_bytes + page - 1) / page * page + page;
     fenced.mapping_bytes = fenced.readable_bytes + page;
     fenced.mapping = mmap(NULL, fenced.mapping_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(fenced.mapping, MAP_FAILED);
     char *end = (char *)fenced.mapping + fenced.readable_bytes;
     assert_int_equal(mprotect(end, page, PROT_NONE), 0);
-    fenced.scores = (float *)(void *)end - elements;
-    for (float *tail = (float *)(void *)end - trial->tail_elements; tail < (float *)(void *)end;
-         tail++) {
-        *tail = __builtin_inff(); /* taken at once by a selector that reads too far */
-    }
+    fenced.scores = end - elements * score_bytes;
+    /* Taken at once by a selector that reads too far. */
+    const struct inputs_spec tail = {.family = INPUTS_NORMAL,
+                                     .width = trial->tail_elements,
+                                     .row_stride = trial->tail_elements,
+                                     .num_rows = 1};
+    inputs_fill_typed(&tail, trial->options.dtype, &(int32_t){0},
+                      end - (size_t)trial->tail_elements * score_bytes);
     return fenced;
 }
 
@@ -167,7 +172,7 @@ static void free_outputs(struct outputs *outputs)
     free(outputs->pages);
 }
 
-static struct topk_args args_of(const struct trial *trial, const float *scores,
+static struct topk_args args_of(const struct trial *trial, const void *scores,
                                 const struct outputs *outputs, struct topk_routes *routes)
 {
     const struct inputs_spec *spec = &trial->spec;
@@ -257,13 +262,10 @@ static void run_on(const struct trial_isas *isas, const struct trial *trial,
                    struct topk_routes *routes)
 {
     struct fenced_scores fenced = fence_scores(trial);
-    inputs_fill(&trial->spec, fenced.scores);
-    if (trial->lengths != INPUTS_LENGTHS_FULL) {
-        int32_t *lengths = must_alloc((size_t)trial->spec.num_rows, sizeof(*lengths));
-        inputs_fill_lengths(&trial->spec, trial->lengths, lengths);
-        inputs_poison_tails(&trial->spec, lengths, fenced.scores);
-        free(lengths);
-    }
+    int32_t *lengths = must_alloc((size_t)trial->spec.num_rows, sizeof(*lengths));
+    inputs_fill_lengths(&trial->spec, trial->lengths, lengths);
+    inputs_fill_typed(&trial->spec, trial->options.dtype, lengths, fenced.scores);
+    free(lengths);
     assert_int_equal(mprotect(fenced.mapping, fenced.readable_bytes, PROT_READ), 0);
     for (int i = 0; i < isas->num; i++) {
         select_and_check(isas->cpu[i], trial, &fenced, routes);

@@ -8,9 +8,7 @@
 #ifndef TOPKD_TESTS_INPUTS_H
 #define TOPKD_TESTS_INPUTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "topk_select.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,6 +69,17 @@ bool inputs_family_parse(const char *name, enum inputs_family *family_p);
  */
 void inputs_fill(const struct inputs_spec *spec, float *scores);
 size_t inputs_elements(const struct inputs_spec *spec);
+
+/*
+ * The same with scores of any type: float32 as inputs_fill, and for 16 bits its numbers rounded to
+ * the nearest, ties to even, NaN with the upper bits of their payload; INPUTS_BITS is drawn anew,
+ * from all bit patterns. What lies beyond each row's length (unless lengths is NULL) becomes +inf.
+ */
+void inputs_fill_typed(const struct inputs_spec *spec, enum topk_dtype dtype,
+                       const int32_t *lengths, void *scores);
+
+/* Converts numbers to 16 bits as inputs_fill_typed does. */
+void inputs_narrow(enum topk_dtype dtype, const float *numbers, size_t count, uint16_t *scores);
 
 /* Writes row `row_idx` alone, [spec->width]. For INPUTS_INDEXER inputs_fill is much cheaper. */
 void inputs_fill_row(const struct inputs_spec *spec, int32_t row_idx, float *row);

@@ -34,6 +34,41 @@ static bool wrong(char *detail, const char *format, ...)
     return false;
 }
 
+/* By the definition of the format: sign, 5 bits of exponent, 10 of fraction. */
+static float number_of_float16(uint16_t bits)
+{
+    int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    float number = exponent == 0 ? ldexpf((float)fraction, -24)
+                                 : ldexpf((float)(1024 + fraction), exponent - 25);
+    if (exponent == 31) {
+        uint32_t image = 0x7f800000u | (fraction != 0 ? 1u << 22 : 0u) | (uint32_t)fraction << 13;
+        memcpy(&number, &image, sizeof(number));
+    }
+    return copysignf(number, bits >> 15 != 0 ? -1.0f : 1.0f);
+}
+
+float oracle_score(const void *scores, enum topk_dtype dtype, int64_t i)
+{
+    float number = 0.0f;
+    uint16_t bits = 0;
+    if (dtype == TOPK_DTYPE_FLOAT32) {
+        memcpy(&number, (const char *)scores + 4 * i, sizeof(number));
+        return number;
+    }
+    memcpy(&bits, (const char *)scores + 2 * i, sizeof(bits));
+    if (dtype == TOPK_DTYPE_FLOAT16) {
+        return number_of_float16(bits);
+    }
+    uint32_t image = (uint32_t)bits * 65536u;
+    memcpy(&number, &image, sizeof(number));
+    return number;
+}
+
+static float score_of(const struct oracle_row *row, int32_t p)
+{
+    return oracle_score(row->scores, row->options.dtype, p);
+}
+
 int oracle_compare(float a, float b)
 {
     if (isnan(a) || isnan(b)) {
@@ -66,9 +101,9 @@ static int32_t image_of(const struct oracle_row *row, int32_t p)
 
 static int by_score_then_position(const void *left, const void *right, void *context)
 {
-    const float *scores = context;
+    const struct oracle_row *row = context;
     int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
-    int order = oracle_compare(scores[b], scores[a]);
+    int order = oracle_compare(score_of(row, b), score_of(row, a));
     return order != 0 ? order : (a > b) - (a < b);
 }
 
@@ -87,14 +122,14 @@ void oracle_select_row(const struct oracle_row *row, int32_t *indices, float *va
         positions[p] = p;
     }
     qsort_r(positions, (size_t)length, sizeof(*positions), by_score_then_position,
-            (void *)(uintptr_t)row->scores);
+            (void *)(uintptr_t)row);
     if (row->options.order != TOPK_ORDER_VALUE) {
         qsort(positions, (size_t)count, sizeof(*positions), by_position);
     }
     for (int32_t j = 0; j < row->k; j++) {
         indices[j] = j < count ? image_of(row, positions[j]) : -1;
         if (values != NULL) {
-            values[j] = j < count ? row->scores[positions[j]] : -INFINITY;
+            values[j] = j < count ? score_of(row, positions[j]) : -INFINITY;
         }
     }
     free(positions);
@@ -160,7 +195,7 @@ static bool check_order(const struct oracle_row *row, const int32_t *positions, 
     bool all_taken = count == clamped_length(row);
     for (int32_t j = 1; j < count; j++) {
         int32_t before = positions[j - 1], here = positions[j];
-        float before_score = row->scores[before], here_score = row->scores[here];
+        float before_score = score_of(row, before), here_score = score_of(row, here);
         if (row->options.order == TOPK_ORDER_VALUE) {
             int rank = oracle_compare(before_score, here_score);
             if (rank < 0 || (rank == 0 && before > here)) {
@@ -184,27 +219,27 @@ static bool check_set(const struct oracle_row *row, const unsigned char *selecte
     int32_t worst_in = -1, best_out = -1;
     for (int32_t p = 0; p < length; p++) {
         if (selected[p]) { /* among equals the last one */
-            if (worst_in < 0 || oracle_compare(row->scores[p], row->scores[worst_in]) <= 0) {
+            if (worst_in < 0 || oracle_compare(score_of(row, p), score_of(row, worst_in)) <= 0) {
                 worst_in = p;
             }
-        } else if (best_out < 0 || oracle_compare(row->scores[p], row->scores[best_out]) > 0) {
+        } else if (best_out < 0 || oracle_compare(score_of(row, p), score_of(row, best_out)) > 0) {
             best_out = p; /* among equals the first one */
         }
     }
     if (worst_in < 0 || best_out < 0) {
         return true;
     }
-    int rank = oracle_compare(row->scores[worst_in], row->scores[best_out]);
+    int rank = oracle_compare(score_of(row, worst_in), score_of(row, best_out));
     if (rank < 0) {
         return wrong(detail, "position %d (%.9g) is selected but position %d (%.9g) is not",
-                     worst_in, (double)row->scores[worst_in], best_out,
-                     (double)row->scores[best_out]);
+                     worst_in, (double)score_of(row, worst_in), best_out,
+                     (double)score_of(row, best_out));
     }
     if (rank == 0 && row->options.ties == TOPK_TIES_LOWEST && best_out < worst_in) {
         return wrong(detail,
                      "ties to the lowest: position %d is selected but its equal at %d "
                      "(%.9g) is not",
-                     worst_in, best_out, (double)row->scores[best_out]);
+                     worst_in, best_out, (double)score_of(row, best_out));
     }
     return true;
 }
@@ -213,7 +248,7 @@ static bool check_values(const struct oracle_row *row, const int32_t *positions,
                          const float *values, char *detail)
 {
     for (int32_t j = 0; j < row->k; j++) {
-        float expected = j < count ? row->scores[positions[j]] : -INFINITY;
+        float expected = j < count ? score_of(row, positions[j]) : -INFINITY;
         if (memcmp(&expected, &values[j], sizeof(expected)) != 0) {
             return wrong(detail, "value of slot %d is %.9g, its score is %.9g (bits differ)", j,
                          (double)values[j], (double)expected);
@@ -256,9 +291,10 @@ bool oracle_check_row(const struct oracle_row *row, const int32_t *indices, cons
 struct oracle_row oracle_row_of(const struct topk_args *args, const struct topk_options *options,
                                 int32_t row_idx)
 {
-    int64_t r = row_idx;
+    int64_t r = row_idx, bytes = options->dtype == TOPK_DTYPE_FLOAT32 ? 4 : 2;
     return (struct oracle_row){
-        .scores = args->scores != NULL ? args->scores + r * args->row_stride : NULL,
+        .scores =
+            args->scores != NULL ? (const char *)args->scores + r * args->row_stride * bytes : NULL,
         .width = args->width,
         .length = args->lengths != NULL ? args->lengths[r] : args->length_all,
         .k = args->k,

@@ -6,7 +6,8 @@
  * device copies its result first. Any thread may call; nothing is kept between calls.
  *
  * Three points that the contract leaves to the reader and that the oracle decides:
- *   - Written values carry the very bits of the score in the row (sign of zero, NaN payload).
+ *   - Written values carry the very bits of the score in the row (sign of zero, NaN payload), as
+ *     float32: a NaN of 16 bits has its payload in the upper bits, one of float16 is quiet.
  *   - A row offset is added after the page-table transform, and both wrap modulo 2^32.
  *   - "Position ascending" means the position in the row, before transform and offset.
  */
@@ -23,10 +24,10 @@ extern "C" {
 
 /* One row of a request. */
 struct oracle_row {
-    const float *scores; /* [width] */
-    int32_t width;       /* scores that may be read, >= 0 */
-    int32_t length;      /* valid length as the client gave it, clamped here */
-    int32_t k;           /* >= 1 */
+    const void *scores; /* [width] of options.dtype */
+    int32_t width;      /* scores that may be read, >= 0 */
+    int32_t length;     /* valid length as the client gave it, clamped here */
+    int32_t k;          /* >= 1 */
     struct topk_options options;
     const int32_t *page_table; /* [page_table_width], or NULL */
     int32_t page_table_width;
@@ -54,6 +55,9 @@ struct oracle_row oracle_row_of(const struct topk_args *args, const struct topk_
 
 /* Checks every row of a finished request, outputs included in `args`; the text names the row. */
 bool oracle_check(const struct topk_args *args, const struct topk_options *options, char *detail);
+
+/* The float32 number of score i of an array of this type. */
+float oracle_score(const void *scores, enum topk_dtype dtype, int64_t i);
 
 /* -1, 0 or 1: score a ranks below, equal to or above score b (NaN last, -0 equal to +0). */
 int oracle_compare(float a, float b);
