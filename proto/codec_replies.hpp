@@ -13,13 +13,13 @@ namespace topkd_codec
 #define LIMITS_FIELDS(X)                                                                           \
     X(region_bytes_max) X(rows_max) X(width_max) X(arena_slot_bytes) X(regions_max)                \
     X(outstanding_max) X(semaphores) X(lanes_max) X(k_max) X(timeout_ms_max) X(arena_slots)        \
-    X(batch_max)
+    X(batch_max) X(dtypes)
 #define DEVICE_FIELDS(X) X(epoch) X(restarts) X(pid)
 #define REGISTER_REPLY_FIELDS(X) X(region) X(generation)
 #define SELECT_REPLY_FIELDS(X)                                                                     \
     X(lease) X(indices_offset) X(values_offset) X(queued_ns) X(run_ns) X(slot) X(bucket)
 #define LANE_OPEN_REPLY_FIELDS(X) X(lane) X(mailbox_offset)
-#define BUCKET_FIELDS(X) X(requests) X(bucket) X(rows) X(width) X(k)
+#define BUCKET_FIELDS(X) X(requests) X(bucket) X(rows) X(width) X(k) X(dtype)
 #define STATS_FIELDS(X)                                                                            \
     X(uptime_ms) X(epoch) X(mapped_bytes) X(sessions_opened) X(sessions_reaped) X(requests)        \
     X(requests_failed) X(replies_repeated) X(messages_rejected) X(rows_copied) X(rows_direct)      \

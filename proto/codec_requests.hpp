@@ -15,7 +15,7 @@ namespace topkd_codec
 #define SELECT_FIELDS(X)                                                                           \
     X(row_stride) X(index_stride) X(value_stride) X(page_table_stride) X(rows) X(width) X(k)       \
     X(length_all) X(page_table_width) X(page_size_log2) X(timeout_ms) X(order) X(ties)             \
-    X(want_values)
+    X(want_values) X(dtype)
 #define SELECT_REGIONS(X) X(scores) X(lengths) X(indices) X(values) X(page_table) X(row_offsets)
 /* clang-format on */
 

@@ -13,6 +13,7 @@
  * that lies between its first and its last byte, so two that share rows by turns count as meeting.
  * Arguments are checked ones (topk_args_check); addresses are compared, not followed.
  */
-bool args_overlap(const struct topk_args *a, const struct topk_args *b);
+bool args_overlap(const struct topk_args *a, enum topk_dtype a_dtype, const struct topk_args *b,
+                  enum topk_dtype b_dtype);
 
 #endif

@@ -51,9 +51,9 @@ struct bucket_key bucket_key_of(const struct topk_args *args, const struct topk_
                                .has_row_offsets = args->row_offsets != NULL};
 }
 
-static uint32_t round_alignment(uint32_t alignment_bytes)
+static uint32_t round_alignment(uint32_t alignment_bytes, enum topk_dtype dtype)
 {
-    return alignment_bytes >= 128 ? 128 : alignment_bytes >= 16 ? 16 : 4;
+    return alignment_bytes >= 128 ? 128 : alignment_bytes >= 16 ? 16 : topk_dtype_bytes(dtype);
 }
 
 struct bucket_key bucket_key_round(const struct bucket_key *need)
@@ -62,7 +62,7 @@ struct bucket_key bucket_key_round(const struct bucket_key *need)
     key.rows = clamp(round_up(need->rows, false), 1, TOPK_ROWS_MAX);
     key.width = clamp(round_up(need->width, true), WIDTH_MIN, TOPK_WIDTH_MAX);
     key.k = clamp(round_up(need->k, false), K_MIN, TOPK_K_MAX);
-    key.alignment_bytes = round_alignment(need->alignment_bytes);
+    key.alignment_bytes = round_alignment(need->alignment_bytes, need->options.dtype);
     return key;
 }
 
@@ -79,27 +79,40 @@ static bool holds(const struct bucket_key *key, const struct bucket_key *need)
 static bool same_kind(const struct bucket_key *a, const struct bucket_key *b)
 {
     return a->options.order == b->options.order && a->options.ties == b->options.ties &&
-           a->has_values == b->has_values && a->has_page_table == b->has_page_table &&
-           a->has_row_offsets == b->has_row_offsets && a->alignment_bytes == b->alignment_bytes;
+           a->options.dtype == b->options.dtype && a->has_values == b->has_values &&
+           a->has_page_table == b->has_page_table && a->has_row_offsets == b->has_row_offsets &&
+           a->alignment_bytes == b->alignment_bytes;
 }
 
-enum topkd_status bucket_table_pin(struct bucket_table *table, uint32_t rows, uint32_t width,
-                                   uint32_t k, struct bucket **bucket_p)
+enum topkd_status bucket_table_pin(struct bucket_table *table, const struct bucket_key *capacities,
+                                   struct bucket **bucket_p)
 {
     if (table->num_buckets == table->buckets_max)
         return TOPKD_E_LIMIT;
     topkd_assert(table->num_pinned == table->num_buckets);
     struct bucket *bucket = &table->buckets[table->num_buckets++];
     table->num_pinned++;
-    *bucket = (struct bucket){
-        .key = {.rows = rows, .width = width, .k = k, .alignment_bytes = PINNED_ALIGNMENT},
-        .id = table->next_id++,
-        .is_pinned = true};
+    *bucket = (struct bucket){.key = {.rows = capacities->rows,
+                                      .width = capacities->width,
+                                      .k = capacities->k,
+                                      .alignment_bytes = PINNED_ALIGNMENT,
+                                      .options.dtype = capacities->options.dtype},
+                              .id = table->next_id++,
+                              .is_pinned = true};
     *bucket_p = bucket;
     return TOPKD_OK;
 }
 
-/* Capacities for the need: those of the smallest configured bucket that holds it and does not waste
+/* Of two configured buckets: one of the need's type of scores, then the smaller. */
+static bool is_better(const struct bucket_key *a, const struct bucket_key *b,
+                      const struct bucket_key *need)
+{
+    bool a_fits = a->options.dtype == need->options.dtype;
+    bool b_fits = b->options.dtype == need->options.dtype;
+    return a_fits != b_fits ? a_fits : capacity(a) < capacity(b);
+}
+
+/* Capacities for the need: those of the best configured bucket that holds it and does not waste
  * too much, else rounded ones. With room only for configured buckets, any that holds it will do. */
 static struct bucket_key choose_key(const struct bucket_table *table, const struct bucket_key *need)
 {
@@ -110,7 +123,7 @@ static struct bucket_key choose_key(const struct bucket_table *table, const stru
         const struct bucket_key *pinned = &table->buckets[i].key;
         bool is_close = capacity(pinned) / BUCKET_WASTE_MAX <= capacity(&key);
         if (holds(pinned, need) && (is_close || is_full_of_pinned) &&
-            (best == NULL || capacity(pinned) < capacity(best)))
+            (best == NULL || is_better(pinned, best, need)))
             best = pinned;
     }
     if (best != NULL) {
@@ -145,8 +158,9 @@ enum topkd_status bucket_table_choose(struct bucket_table *table, const struct b
         if (table->num_pinned == table->buckets_max)
             return detail_set(detail, TOPKD_E_LIMIT,
                               "all %u shape buckets are configured ones and none fits rows %u, "
-                              "width %u, k %u with these options: raise limits.buckets_max",
-                              table->buckets_max, need->rows, need->width, need->k);
+                              "width %u, k %u of %s with these options: raise limits.buckets_max",
+                              table->buckets_max, need->rows, need->width, need->k,
+                              topk_dtype_name(need->options.dtype));
         if (oldest == NULL)
             return detail_set(detail, TOPKD_E_BUSY,
                               "all %u shape buckets are in use: retry, or raise "

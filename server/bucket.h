@@ -52,16 +52,17 @@ void bucket_table_fini(struct bucket_table *table);
 struct bucket_key bucket_key_of(const struct topk_args *args, const struct topk_options *options);
 
 /* The on-demand class: rows and K to a power of two, width to a quarter of one, alignment to
- * 4, 16 or 128; capacities never exceed the library's limits. */
+ * 16, 128 or that of a score; capacities never exceed the library's limits. */
 struct bucket_key bucket_key_round(const struct bucket_key *need);
 
 /*
- * Adds a configured bucket: serves requests with default options, aligned to 16 bytes, without
+ * Adds a configured bucket: rows, width, K and type of scores are those of `capacities`, of which
+ * nothing else counts. It serves requests with default options, aligned to 16 bytes, without
  * values, page table or row offsets; other kinds of request borrow its capacities. The caller adds
  * each once, before the first request. LIMIT when the table is full.
  */
-enum topkd_status bucket_table_pin(struct bucket_table *table, uint32_t rows, uint32_t width,
-                                   uint32_t k, struct bucket **bucket_p);
+enum topkd_status bucket_table_pin(struct bucket_table *table, const struct bucket_key *capacities,
+                                   struct bucket **bucket_p);
 
 /* What serving a request of this need takes. */
 struct bucket_choice {

@@ -43,6 +43,7 @@ struct device_info {
     char name[WIRE_NAME_SIZE]; /* for people */
     uint32_t k_max;
     uint64_t rows_max, width_max;
+    uint32_t dtypes;           /* bit 1 << dtype for each type of scores that it selects from */
     uint32_t client_lanes_max; /* mailboxes; 0: none on this device */
 };
 

@@ -74,6 +74,7 @@ static void cpu_info(const struct device *device, struct device_info *info_p)
                                    .k_max = TOPK_K_MAX,
                                    .rows_max = TOPK_ROWS_MAX,
                                    .width_max = TOPK_WIDTH_MAX,
+                                   .dtypes = (1u << TOPK_DTYPE_COUNT) - 1,
                                    .client_lanes_max = 0};
     uint32_t num_threads = topk_cpu_num_threads(cpu->selector);
     (void)snprintf(info_p->name, sizeof(info_p->name), "CPU, %" PRIu32 " %s, %s", num_threads,

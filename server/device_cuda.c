@@ -428,6 +428,23 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
+/* The types of scores that the planner has kernels for. */
+static uint32_t dtypes_of(const struct device_cuda *cuda)
+{
+    uint32_t dtypes = 0;
+    for (int dtype = 0; dtype < TOPK_DTYPE_COUNT; dtype++) {
+        struct topk_shape shape = {.k = 1,
+                                   .rows = 1,
+                                   .width = 1,
+                                   .alignment_bytes = 4,
+                                   .options.dtype = (enum topk_dtype)dtype};
+        struct topk_plan plan;
+        if (topk_plan_make(&shape, &cuda->properties, &plan, NULL) == TOPK_OK)
+            dtypes |= 1u << dtype;
+    }
+    return dtypes;
+}
+
 static void cuda_info(const struct device *device, struct device_info *info_p)
 {
     const struct device_cuda *cuda = (const struct device_cuda *)device;
@@ -435,6 +452,7 @@ static void cuda_info(const struct device *device, struct device_info *info_p)
                                    .k_max = TOPK_K_MAX,
                                    .rows_max = TOPK_ROWS_MAX,
                                    .width_max = TOPK_WIDTH_MAX,
+                                   .dtypes = dtypes_of(cuda),
                                    .client_lanes_max = cuda->mailboxes_max};
     memcpy(info_p->name, cuda->name, sizeof(info_p->name));
 }

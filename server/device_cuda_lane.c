@@ -187,7 +187,8 @@ static uint32_t count_running(const struct cuda_track *track, const struct devic
     for (const struct device_job *other = track->first_running; other != NULL;
          other = other->next) {
         num++;
-        *meets_p |= args_overlap(&other->args, &job->args);
+        *meets_p |=
+            args_overlap(&other->args, other->options.dtype, &job->args, job->options.dtype);
     }
     return num;
 }

@@ -46,7 +46,7 @@ struct figures_tally {
 /* What tells buckets of equal shape apart, and how often a graph had to be made for a request. */
 struct figures_bucket {
     uint32_t alignment_bytes;
-    uint8_t order, ties; /* values of enum topk_order / topk_ties */
+    uint8_t order, ties, dtype; /* values of enum topk_order / topk_ties / topk_dtype */
     bool is_pinned, has_values, has_page_table, has_row_offsets;
     uint64_t misses;
 };

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-#define ELEMENT_BYTES 4u /* float32 and int32 alike */
+#define ELEMENT_BYTES 4u /* of every tensor but the scores: float32 and int32 alike */
 
 static const struct {
     const char *name;
@@ -23,6 +23,7 @@ struct shape {
     uint64_t num_rows; /* rows of the tensor */
     uint64_t num_columns;
     int64_t stride; /* elements; ignored with fewer than two rows */
+    uint32_t element_bytes;
 };
 
 const char *geometry_tensor_name(enum geometry_tensor tensor)
@@ -33,6 +34,27 @@ const char *geometry_tensor_name(enum geometry_tensor tensor)
 bool geometry_tensor_is_output(enum geometry_tensor tensor)
 {
     return tensors[tensor].is_output;
+}
+
+static enum topkd_status check_options(const struct wire_select_request *request,
+                                       const struct geometry_limits *limits, char *detail)
+{
+    if (request->order > TOPK_ORDER_VALUE)
+        return detail_set(detail, TOPKD_E_INVALID,
+                          "order %u is unknown: 0 any, 1 index ascending, 2 value descending",
+                          request->order);
+    if (request->ties > TOPK_TIES_LOWEST)
+        return detail_set(detail, TOPKD_E_INVALID, "ties %u is unknown: 0 any, 1 lowest index",
+                          request->ties);
+    if (request->dtype >= TOPK_DTYPE_COUNT)
+        return detail_set(detail, TOPKD_E_INVALID,
+                          "dtype %u is unknown: 0 float32, 1 float16, 2 bfloat16", request->dtype);
+    if ((limits->dtypes >> request->dtype & 1u) == 0)
+        return detail_set(detail, TOPKD_E_UNSUPPORTED,
+                          "this device does not select from %s scores (limits.dtypes 0x%" PRIx32
+                          "): give float32 ones",
+                          topk_dtype_name((enum topk_dtype)request->dtype), limits->dtypes);
+    return TOPKD_OK;
 }
 
 static enum topkd_status check_scalars(const struct wire_select_request *request,
@@ -56,14 +78,7 @@ static enum topkd_status check_scalars(const struct wire_select_request *request
         return detail_set(detail, TOPKD_E_UNSUPPORTED,
                           "k %" PRIu32 " exceeds the limit %" PRIu32 " of this device", request->k,
                           k_max);
-    if (request->order > TOPK_ORDER_VALUE)
-        return detail_set(detail, TOPKD_E_INVALID,
-                          "order %u is unknown: 0 any, 1 index ascending, 2 value descending",
-                          request->order);
-    if (request->ties > TOPK_TIES_LOWEST)
-        return detail_set(detail, TOPKD_E_INVALID, "ties %u is unknown: 0 any, 1 lowest index",
-                          request->ties);
-    return TOPKD_OK;
+    return check_options(request, limits, detail);
 }
 
 /* The parts of the request that decide which tensors there are. */
@@ -109,6 +124,14 @@ static enum topkd_status check_modes(const struct wire_select_request *request, 
     return TOPKD_OK;
 }
 
+/* Of a request whose dtype has been checked. */
+static uint32_t element_bytes(const struct wire_select_request *request,
+                              enum geometry_tensor tensor)
+{
+    return tensor == GEOMETRY_SCORES ? topk_dtype_bytes((enum topk_dtype)request->dtype)
+                                     : ELEMENT_BYTES;
+}
+
 /* Fills shapes[GEOMETRY_TENSOR_COUNT] of the tensors that lie in regions. */
 static void shapes_of(const struct wire_select_request *request, struct shape *shapes)
 {
@@ -145,6 +168,8 @@ static void shapes_of(const struct wire_select_request *request, struct shape *s
                                              .num_rows = rows,
                                              .num_columns = request->k,
                                              .stride = request->value_stride};
+    for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++)
+        shapes[tensor].element_bytes = element_bytes(request, (enum geometry_tensor)tensor);
 }
 
 /* One tensor against its region. */
@@ -166,23 +191,24 @@ static enum topkd_status check_span(enum geometry_tensor tensor, const struct sh
         return detail_set(detail, TOPKD_E_OUT_OF_RANGE,
                           "%s: offset %" PRIu64 " is beyond its region of %" PRIu64 " bytes", name,
                           shape->offset, region->length);
-    if ((region->base + shape->offset) % ELEMENT_BYTES != 0)
+    if ((region->base + shape->offset) % shape->element_bytes != 0)
         return detail_set(detail, TOPKD_E_INVALID,
                           "%s: offset %" PRIu64 " (region begins at %" PRIu64
-                          " of its object) is not a multiple of 4",
-                          name, shape->offset, region->base);
+                          " of its object) is not a multiple of %" PRIu32,
+                          name, shape->offset, region->base, shape->element_bytes);
 
     struct geometry_span span = {.present = true,
                                  .offset = shape->offset,
                                  .num_rows = shape->num_rows,
-                                 .row_bytes = shape->num_columns * ELEMENT_BYTES};
+                                 .row_bytes = shape->num_columns * shape->element_bytes};
     span.pitch_bytes = span.row_bytes;
     if (shape->num_rows > 1) {
         if (shape->stride < 0 || (uint64_t)shape->stride < shape->num_columns)
             return detail_set(detail, TOPKD_E_INVALID,
                               "%s: stride %" PRId64 " is below the %" PRIu64 " elements of a row",
                               name, shape->stride, shape->num_columns);
-        if (__builtin_mul_overflow((uint64_t)shape->stride, ELEMENT_BYTES, &span.pitch_bytes))
+        if (__builtin_mul_overflow((uint64_t)shape->stride, shape->element_bytes,
+                                   &span.pitch_bytes))
             return detail_set(detail, TOPKD_E_OUT_OF_RANGE,
                               "%s: stride %" PRId64 " elements exceeds 64 bits in bytes", name,
                               shape->stride);
@@ -348,7 +374,8 @@ void geometry_args(const struct wire_select_request *request, const struct geome
     for (int tensor = 0; tensor < GEOMETRY_TENSOR_COUNT; tensor++) {
         const struct geometry_span *span = &geometry->spans[tensor];
         pointers[tensor] = span->present ? (void *)(addresses[tensor] + span->offset) : NULL;
-        strides[tensor] = (int64_t)(span->pitch_bytes / ELEMENT_BYTES);
+        strides[tensor] =
+            (int64_t)(span->pitch_bytes / element_bytes(request, (enum geometry_tensor)tensor));
     }
     *args_p = (struct topk_args){
         .scores = pointers[GEOMETRY_SCORES],
@@ -372,10 +399,17 @@ void geometry_args(const struct wire_select_request *request, const struct geome
     };
 }
 
-uint32_t geometry_alignment_bytes(const struct topk_args *args)
+struct topk_options geometry_options(const struct wire_select_request *request)
+{
+    return (struct topk_options){.order = (enum topk_order)request->order,
+                                 .ties = (enum topk_ties)request->ties,
+                                 .dtype = (enum topk_dtype)request->dtype};
+}
+
+uint32_t geometry_alignment_bytes(const struct topk_args *args, enum topk_dtype dtype)
 {
     uint64_t bits = (uint64_t)(uintptr_t)args->scores | 128u;
     if (args->num_rows > 1)
-        bits |= (uint64_t)args->row_stride * ELEMENT_BYTES;
+        bits |= (uint64_t)args->row_stride * topk_dtype_bytes(dtype);
     return (uint32_t)(bits & -bits);
 }

@@ -42,6 +42,7 @@ struct geometry_region {
 
 struct geometry_limits {
     uint32_t k_max;
+    uint32_t dtypes; /* bit 1 << dtype for each type of scores that the device reads */
     uint64_t rows_max, width_max;
     uint64_t arena_slot_bytes; /* 0: no arena */
 };
@@ -79,9 +80,12 @@ enum topkd_status geometry_check(const struct wire_select_request *request,
 void geometry_args(const struct wire_select_request *request, const struct geometry *geometry,
                    const uintptr_t *addresses, struct topk_args *args_p);
 
-/* The largest power of two, 4 ... 128, that divides the address and the pitch of every score row
- * (the pitch does not count when there is one row). */
-uint32_t geometry_alignment_bytes(const struct topk_args *args);
+/* Order, ties and type of scores, as the selection takes them. */
+struct topk_options geometry_options(const struct wire_select_request *request);
+
+/* The largest power of two, from the bytes of a score to 128, that divides the address and the
+ * pitch of every score row (the pitch does not count when there is one row). */
+uint32_t geometry_alignment_bytes(const struct topk_args *args, enum topk_dtype dtype);
 
 const char *geometry_tensor_name(enum geometry_tensor tensor);
 bool geometry_tensor_is_output(enum geometry_tensor tensor);

@@ -144,6 +144,7 @@ static enum topkd_status prepare(struct lane *lane, const struct wire_lane_open_
     if (status != TOPKD_OK)
         return status;
     struct geometry_limits limits = {.k_max = session->limits.k_max,
+                                     .dtypes = session->limits.dtypes,
                                      .rows_max = session->limits.rows_max,
                                      .width_max = session->limits.width_max};
     status = geometry_check(shape, views, &limits, &geometry, detail);
@@ -157,8 +158,7 @@ static enum topkd_status prepare(struct lane *lane, const struct wire_lane_open_
         lane->regions[i] = regions[i];
     }
     set_args(lane, shape, &geometry, args_p);
-    struct topk_options options = {.order = (enum topk_order)shape->order,
-                                   .ties = (enum topk_ties)shape->ties};
+    const struct topk_options options = geometry_options(shape);
     char reason[TOPK_DETAIL_SIZE] = "";
     enum topk_status checked = topk_args_check(args_p, &options, reason);
     if (checked != TOPK_OK)

@@ -49,6 +49,7 @@ const char *metrics_variant(const struct figures_bucket *bucket, char *out)
         bool is_given;
         const char *word;
     } parts[] = {
+        {bucket->dtype != TOPK_DTYPE_FLOAT32, topk_dtype_name((enum topk_dtype)bucket->dtype)},
         {bucket->order == TOPK_ORDER_INDEX, "index"},
         {bucket->order == TOPK_ORDER_VALUE, "value"},
         {bucket->ties == TOPK_TIES_LOWEST, "lowest"},

@@ -158,8 +158,7 @@ static void set_args(struct selection *selection, const struct wire_select_reque
         }
     }
     geometry_args(select, geometry, addresses, &job->args);
-    job->options = (struct topk_options){.order = (enum topk_order)select->order,
-                                         .ties = (enum topk_ties)select->ties};
+    job->options = geometry_options(select);
     job->arena = selection->has_slot ? session->arena_memory : NULL;
     job->lengths_host = NULL;
     if (select->lengths_mode == WIRE_LENGTHS_INLINE && select->num_lengths > 0) {
@@ -177,7 +176,7 @@ enum topkd_status selection_acquire_bucket(struct worker *worker, const struct t
 {
     struct device *device = worker->device;
     struct bucket_key need = bucket_key_of(args, options);
-    need.alignment_bytes = geometry_alignment_bytes(args);
+    need.alignment_bytes = geometry_alignment_bytes(args, options->dtype);
     struct bucket_choice choice;
     enum topkd_status status = bucket_table_choose(&worker->buckets, &need, &choice, detail);
     if (status != TOPKD_OK)
@@ -211,6 +210,7 @@ static enum topkd_status prepare(struct selection *selection,
     if (status != TOPKD_OK)
         return status;
     struct geometry_limits limits = {.k_max = session->limits.k_max,
+                                     .dtypes = session->limits.dtypes,
                                      .rows_max = session->limits.rows_max,
                                      .width_max = session->limits.width_max,
                                      .arena_slot_bytes = session->limits.arena_slot_bytes};

@@ -165,6 +165,7 @@ static struct wire_limits limits_of(const struct worker *worker)
         .width_max = worker->device_info.width_max,
         .arena_slots = settings->limits.arena_slots,
         .batch_max = WIRE_BATCH_MAX,
+        .dtypes = worker->device_info.dtypes,
     };
 }
 

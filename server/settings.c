@@ -59,7 +59,9 @@ const struct settings_member settings_bucket_members[SETTINGS_BUCKET_MEMBERS] = 
 
 /* Choice: decode and small prefill of sparse attention with K 2048, at 32K and 128K positions. */
 static const struct settings_bucket default_buckets[] = {
-    {1, 131072, 2048}, {16, 32768, 2048}, {16, 131072, 2048}, {64, 32768, 2048}, {64, 131072, 2048},
+    {1, 131072, 2048, TOPK_DTYPE_FLOAT32},  {16, 32768, 2048, TOPK_DTYPE_FLOAT32},
+    {16, 131072, 2048, TOPK_DTYPE_FLOAT32}, {64, 32768, 2048, TOPK_DTYPE_FLOAT32},
+    {64, 131072, 2048, TOPK_DTYPE_FLOAT32},
 };
 
 const void *settings_field_const(const struct settings *settings,
@@ -222,10 +224,10 @@ static void check_buckets(const struct settings *settings, const char *name,
     for (uint32_t i = 0; i < settings->num_buckets; i++)
         for (uint32_t j = 0; j < i; j++) {
             const struct settings_bucket *a = &settings->buckets[i], *b = &settings->buckets[j];
-            if (a->rows == b->rows && a->width == b->width && a->k == b->k)
+            if (a->rows == b->rows && a->width == b->width && a->k == b->k && a->dtype == b->dtype)
                 settings_report_add(report, name, (struct settings_mark){0, 0}, "buckets",
-                                    "rows %u, width %u, k %u is listed twice", a->rows, a->width,
-                                    a->k);
+                                    "rows %u, width %u, k %u of %s is listed twice", a->rows,
+                                    a->width, a->k, topk_dtype_name((enum topk_dtype)a->dtype));
         }
 }
 

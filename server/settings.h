@@ -43,6 +43,7 @@ struct settings_device {
 /* A shape captured before the worker is ready; requests round up to one. */
 struct settings_bucket {
     uint32_t rows, width, k;
+    uint32_t dtype; /* enum topk_dtype */
 };
 
 /* C types of the table's types. */

@@ -89,6 +89,10 @@ bool settings_member_read(const struct settings_member *member, const char *valu
 bool settings_device_read(const char *value, struct settings_device *device,
                           char reason[SETTINGS_REASON_SIZE]);
 
+/* The type of a bucket's scores, by its name. */
+bool settings_dtype_read(const char *value, struct settings_bucket *bucket,
+                         char reason[SETTINGS_REASON_SIZE]);
+
 /* The text that settings_value_read takes; a list in flow style, "[0, 1000]". */
 void settings_value_write(const struct settings_entry *entry, const struct settings *settings,
                           char text[SETTINGS_VALUE_SIZE]);

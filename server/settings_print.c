@@ -1,5 +1,6 @@
 /* Settings as YAML: what --print-config shows, config/topkd.yaml and the text of the workers. */
 #include "settings_internal.h"
+#include "topk_select.h"
 
 #include <string.h>
 
@@ -17,7 +18,8 @@ static const char devices_text[] =
 
 static const char buckets_text[] =
     "Shape buckets captured before a worker is ready. A request is rounded up to one: at least its "
-    "rows, width and K. Other shapes get a bucket at their first use.";
+    "rows, width and K. The scores are float32, or what dtype says: float32, float16 or bfloat16. "
+    "Other shapes get a bucket at their first use.";
 
 /* Words of text on lines "# ...", each with an indentation. */
 static void print_comment(FILE *file, size_t indentation, const char *text)
@@ -94,9 +96,13 @@ static void print_buckets(FILE *file, const struct settings *settings, bool comm
         print_comment(file, 0, "(restart)");
     }
     fputs(settings->num_buckets == 0 ? "buckets: []\n" : "buckets:\n", file);
-    for (uint32_t i = 0; i < settings->num_buckets; i++)
-        fprintf(file, "  - {rows: %u, width: %u, k: %u}\n", settings->buckets[i].rows,
-                settings->buckets[i].width, settings->buckets[i].k);
+    for (uint32_t i = 0; i < settings->num_buckets; i++) {
+        const struct settings_bucket *bucket = &settings->buckets[i];
+        fprintf(file, "  - {rows: %u, width: %u, k: %u", bucket->rows, bucket->width, bucket->k);
+        if (bucket->dtype != TOPK_DTYPE_FLOAT32)
+            fprintf(file, ", dtype: %s", topk_dtype_name((enum topk_dtype)bucket->dtype));
+        fputs("}\n", file);
+    }
 }
 
 void settings_print(const struct settings *settings, bool comments, FILE *file)

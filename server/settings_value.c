@@ -2,6 +2,7 @@
 #include "assert.h"
 #include "log.h"
 #include "settings_internal.h"
+#include "topk_select.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -353,6 +354,22 @@ bool settings_device_read(const char *value, struct settings_device *device,
     memset(device->device, 0, sizeof device->device);
     memcpy(device->device, value, strlen(value));
     return true;
+}
+
+bool settings_dtype_read(const char *value, struct settings_bucket *bucket,
+                         char reason[SETTINGS_REASON_SIZE])
+{
+    char text[48];
+    for (uint32_t dtype = 0; dtype < TOPK_DTYPE_COUNT; dtype++) {
+        if (strcmp(value, topk_dtype_name((enum topk_dtype)dtype)) == 0) {
+            bucket->dtype = dtype;
+            return true;
+        }
+    }
+    snprintf(reason, SETTINGS_REASON_SIZE,
+             "%s is no type of scores; accepted is float32, float16 or bfloat16",
+             shown(text, value));
+    return false;
 }
 
 static void write_ids(const struct settings_ids *ids, char text[SETTINGS_VALUE_SIZE])

@@ -265,9 +265,9 @@ static void on_section_value(struct reader *reader, void *context, const char *k
 
 /* One element of devices or buckets while it is read. */
 struct element {
-    const char *list; /* "devices" */
-    uint32_t idx;     /* in the list */
-    struct settings_mark seen[SETTINGS_BUCKET_MEMBERS];
+    const char *list;                                       /* "devices" */
+    uint32_t idx;                                           /* in the list */
+    struct settings_mark seen[SETTINGS_BUCKET_MEMBERS + 1]; /* the last: dtype */
     struct settings_device device;
     struct settings_bucket bucket;
 };
@@ -325,6 +325,14 @@ static void on_device_value(struct reader *reader, void *context, const char *ke
     }
 }
 
+static void read_dtype(struct reader *reader, const char *path, struct settings_bucket *bucket)
+{
+    char reason[SETTINGS_REASON_SIZE];
+    const char *value = read_scalar(reader, path, "float32, float16 or bfloat16");
+    if (value != NULL && !settings_dtype_read(value, bucket, reason))
+        settings_report_add(reader->report, reader->name, event_mark(reader), path, "%s", reason);
+}
+
 static void on_bucket_value(struct reader *reader, void *context, const char *key,
                             struct settings_mark key_mark)
 {
@@ -340,6 +348,12 @@ static void on_bucket_value(struct reader *reader, void *context, const char *ke
         }
         settings_guess_consider(&guess, settings_bucket_members[i].name);
     }
+    if (strcmp(key, "dtype") == 0) {
+        if (element_once(reader, element, SETTINGS_BUCKET_MEMBERS, path, key_mark))
+            read_dtype(reader, path, &element->bucket);
+        return;
+    }
+    settings_guess_consider(&guess, "dtype");
     report_unknown(reader, key_mark, path, &guess);
     skip_node(reader);
 }

@@ -163,7 +163,11 @@ static enum topkd_status open_buckets(struct worker *worker, char *detail)
     for (uint32_t i = 0; i < settings->num_buckets; i++) {
         const struct settings_bucket *from = &settings->buckets[i];
         struct bucket *bucket;
-        status = bucket_table_pin(&worker->buckets, from->rows, from->width, from->k, &bucket);
+        struct bucket_key capacities = {.rows = from->rows,
+                                        .width = from->width,
+                                        .k = from->k,
+                                        .options.dtype = (enum topk_dtype)from->dtype};
+        status = bucket_table_pin(&worker->buckets, &capacities, &bucket);
         if (status != TOPKD_OK)
             return detail_set(detail, status, "%" PRIu32 " buckets exceed limits.buckets_max",
                               settings->num_buckets);

@@ -11,6 +11,7 @@ static void describe_buckets(const struct bucket_table *table, struct figures *f
             .alignment_bytes = bucket->key.alignment_bytes,
             .order = (uint8_t)bucket->key.options.order,
             .ties = (uint8_t)bucket->key.options.ties,
+            .dtype = (uint8_t)bucket->key.options.dtype,
             .is_pinned = bucket->is_pinned,
             .has_values = bucket->key.has_values,
             .has_page_table = bucket->key.has_page_table,

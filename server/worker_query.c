@@ -24,6 +24,7 @@ static void copy_buckets(const struct bucket_table *table, struct wire_stats_rep
                                        .rows = bucket->key.rows,
                                        .width = bucket->key.width,
                                        .k = bucket->key.k,
+                                       .dtype = (uint8_t)bucket->key.options.dtype,
                                        .requests = bucket->num_requests};
     }
 }

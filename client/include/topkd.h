@@ -128,6 +128,7 @@ struct topkd_client_info {
     uint32_t timeout_ms_max;
     uint32_t arena_slots;      /* results without an output region that may be held at once */
     uint64_t arena_slot_bytes; /* largest such result: rows * k * (4, or 8 with values) */
+    uint32_t dtypes;           /* bit 1 << TOPKD_DTYPE_... for each type of scores it reads */
 };
 
 TOPKD_API enum topkd_status topkd_client_info(struct topkd_client *client,
@@ -290,10 +291,19 @@ struct topkd_semaphore_point {
 enum topkd_order { TOPKD_ORDER_ANY = 0, TOPKD_ORDER_INDEX = 1, TOPKD_ORDER_VALUE = 2 };
 enum topkd_ties { TOPKD_TIES_ANY = 0, TOPKD_TIES_LOWEST = 1 };
 
+/* What scores are. All rank by the numbers that they stand for, and values come back as float32,
+ * which holds each of them exactly. */
+enum topkd_dtype {
+    TOPKD_DTYPE_FLOAT32 = 0,
+    TOPKD_DTYPE_FLOAT16 = 1,  /* IEEE 754 half precision */
+    TOPKD_DTYPE_BFLOAT16 = 2, /* the upper half of a float32 */
+};
+
 /* Where a tensor lies. */
 struct topkd_tensor {
     struct topkd_region *region; /* NULL: absent */
-    uint64_t offset_bytes;       /* of element [0, 0] from the region's start; multiple of 4 */
+    uint64_t offset_bytes;       /* of element [0, 0] from the region's start; a multiple of 4, of
+                                  * 2 for scores of 16 bits */
     int64_t stride;              /* elements from row to row; 0: dense */
 };
 
@@ -306,12 +316,13 @@ enum topkd_lengths {
 
 /* Zero-initialise, then set what differs. Nothing is kept after the call that takes it. */
 struct topkd_select_request {
-    struct topkd_tensor scores; /* float32 [rows, width] */
+    struct topkd_tensor scores; /* [rows, width] of dtype */
     uint32_t rows, width, k;    /* rows 0 is allowed; width >= 1; 1 <= k <= info.k_max */
     enum topkd_order order;
     enum topkd_ties ties;
-    bool deterministic; /* ties LOWEST and order INDEX: the same bytes in every run; not
-                         * together with order VALUE */
+    enum topkd_dtype dtype; /* of the scores; UNSUPPORTED unless info.dtypes has it */
+    bool deterministic;     /* ties LOWEST and order INDEX: the same bytes in every run; not
+                             * together with order VALUE */
     enum topkd_lengths lengths_mode;
     int32_t length_all;
     const int32_t *lengths_host; /* [rows] */

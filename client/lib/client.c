@@ -350,6 +350,7 @@ enum topkd_status topkd_client_info(struct topkd_client *client, struct topkd_cl
         .timeout_ms_max = limits->timeout_ms_max,
         .arena_slots = limits->arena_slots,
         .arena_slot_bytes = limits->arena_slot_bytes,
+        .dtypes = limits->dtypes,
     };
     _Static_assert(sizeof(info_p->device) == sizeof(session->device), "same room");
     _Static_assert(sizeof(info_p->server_version) == sizeof(session->server_version), "same room");

@@ -358,7 +358,7 @@ enum topkd_status select_fill(const struct topkd_op *op, const struct session *s
 /* Its parts: one tensor, and all of the wire's struct but semaphores and deadline. */
 enum topkd_status select_check_tensor(const struct topkd_client *client,
                                       const struct topkd_tensor *tensor, const char *name,
-                                      char *detail);
+                                      uint32_t element_bytes, char *detail);
 enum topkd_status select_put_ref(const struct topkd_tensor *tensor, const struct session *session,
                                  struct wire_region_ref *ref, char *detail);
 enum topkd_status select_fill_shape(const struct topkd_select_request *request,

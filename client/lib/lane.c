@@ -95,8 +95,9 @@ static enum topkd_status check_lane(struct topkd_client *client,
         return fault(detail, TOPKD_E_INVALID, "rows is 0: the most rows of a step, at least 1");
     }
     enum topkd_status status = select_check(client, request, detail);
-    return status == TOPKD_OK ? select_check_tensor(client, live_rows, "live_rows", detail)
-                              : status;
+    return status == TOPKD_OK
+               ? select_check_tensor(client, live_rows, "live_rows", sizeof(int32_t), detail)
+               : status;
 }
 
 static enum topkd_status make_lane(struct topkd_client *client,

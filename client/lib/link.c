@@ -113,6 +113,7 @@ static enum topkd_status session_make(const struct wire_reply *reply, uint64_t s
     session->id = reply->session;
     session->epoch = reply->epoch;
     session->limits = hello->limits;
+    session->limits.dtypes |= 1u << TOPKD_DTYPE_FLOAT32; /* a worker that knows no other says 0 */
     session->device_kind = hello->device_kind;
     session->worker = rpc_peer(rpc);
     (void)snprintf(session->url, sizeof(session->url), "%s", rpc_url(rpc));

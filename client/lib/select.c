@@ -11,7 +11,7 @@ _Static_assert((int)TOPKD_ACCESS_READ_WRITE == (int)WIRE_ACCESS_READ_WRITE, "as 
 
 enum topkd_status select_check_tensor(const struct topkd_client *client,
                                       const struct topkd_tensor *tensor, const char *name,
-                                      char *detail)
+                                      uint32_t element_bytes, char *detail)
 {
     const struct topkd_region *region = tensor->region;
     if (!region) {
@@ -28,9 +28,10 @@ enum topkd_status select_check_tensor(const struct topkd_client *client,
     if (region->closing) {
         return fault(detail, TOPKD_E_NO_REGION, "%s: the region is being unregistered", name);
     }
-    if (tensor->offset_bytes % sizeof(int32_t) != 0) {
-        return fault(detail, TOPKD_E_INVALID, "%s: offset_bytes %" PRIu64 " is not a multiple of 4",
-                     name, tensor->offset_bytes);
+    if (tensor->offset_bytes % element_bytes != 0) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "%s: offset_bytes %" PRIu64 " is not a multiple of %u", name,
+                     tensor->offset_bytes, element_bytes);
     }
     return TOPKD_OK;
 }
@@ -71,6 +72,25 @@ static enum topkd_status check_options(const struct topkd_select_request *reques
         return fault(detail, TOPKD_E_INVALID,
                      "deterministic means order by index: set order to ANY or INDEX, or ask for "
                      "order VALUE with ties LOWEST and without deterministic");
+    }
+    return TOPKD_OK;
+}
+
+/* In the session that the request is for: a renewed one may be of an older daemon, which would take
+ * the scores for float32. */
+static enum topkd_status check_dtype(enum topkd_dtype dtype, const struct session *session,
+                                     char *detail)
+{
+    static const char *const names[] = {"float32", "float16", "bfloat16"};
+    if ((unsigned)dtype > TOPKD_DTYPE_BFLOAT16) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "dtype %u is none of TOPKD_DTYPE_FLOAT32, FLOAT16, BFLOAT16", (unsigned)dtype);
+    }
+    if ((session->limits.dtypes >> dtype & 1u) == 0) {
+        return fault(detail, TOPKD_E_UNSUPPORTED,
+                     "dtype %s: device %.40s of topkd %.20s does not read such scores "
+                     "(info.dtypes); give float32 ones",
+                     names[dtype], session->device, session->server_version);
     }
     return TOPKD_OK;
 }
@@ -216,14 +236,18 @@ static enum topkd_status check_tensors(const struct topkd_client *client,
     const struct {
         const struct topkd_tensor *tensor;
         const char *name;
+        uint32_t element_bytes;
     } tensors[] = {
-        {&request->scores, "scores"},         {&request->lengths, "lengths"},
-        {&request->indices, "indices"},       {&request->values, "values"},
-        {&request->page_table, "page_table"}, {&request->row_offsets, "row_offsets"},
+        {&request->scores, "scores", request->dtype == TOPKD_DTYPE_FLOAT32 ? 4 : 2},
+        {&request->lengths, "lengths", 4},
+        {&request->indices, "indices", 4},
+        {&request->values, "values", 4},
+        {&request->page_table, "page_table", 4},
+        {&request->row_offsets, "row_offsets", 4},
     };
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
-        enum topkd_status status =
-            select_check_tensor(client, tensors[i].tensor, tensors[i].name, detail);
+        enum topkd_status status = select_check_tensor(client, tensors[i].tensor, tensors[i].name,
+                                                       tensors[i].element_bytes, detail);
         if (status != TOPKD_OK) {
             return status;
         }
@@ -239,7 +263,8 @@ enum topkd_status select_check(struct topkd_client *client,
 {
     const struct wire_limits *limits = &client->session->limits;
     enum topkd_status status;
-    if ((status = check_tensors(client, request, detail)) ||
+    if ((status = check_dtype(request->dtype, client->session, detail)) ||
+        (status = check_tensors(client, request, detail)) ||
         (status = check_shape(request, limits, detail)) ||
         (status = check_options(request, detail)) || (status = check_lengths(request, detail)) ||
         (status = check_output(request, limits, detail)) ||
@@ -330,7 +355,8 @@ enum topkd_status select_fill_shape(const struct topkd_select_request *request,
 {
     enum topkd_status status;
     *select = (struct wire_select_request){0};
-    if ((status = select_put_ref(&request->scores, session, &select->scores, detail)) ||
+    if ((status = check_dtype(request->dtype, session, detail)) ||
+        (status = select_put_ref(&request->scores, session, &select->scores, detail)) ||
         (status = select_put_ref(&request->lengths, session, &select->lengths, detail)) ||
         (status = select_put_ref(&request->indices, session, &select->indices, detail)) ||
         (status = select_put_ref(&request->values, session, &select->values, detail)) ||
@@ -349,6 +375,7 @@ enum topkd_status select_fill_shape(const struct topkd_select_request *request,
     select->page_size_log2 = request->page_size ? (uint32_t)__builtin_ctz(request->page_size) : 0;
     select->order = (uint8_t)(request->deterministic ? TOPKD_ORDER_INDEX : request->order);
     select->ties = (uint8_t)(request->deterministic ? TOPKD_TIES_LOWEST : request->ties);
+    select->dtype = (uint8_t)request->dtype;
     select->output_mode = request->indices.region ? WIRE_OUTPUT_REGION : WIRE_OUTPUT_ARENA;
     select->want_values = request->want_values && !request->indices.region;
     fill_lengths(request, select);

@@ -114,6 +114,10 @@ struct wire_limits {
     uint32_t arena_slots;      /* slots of the session's output arena */
     uint64_t arena_slot_bytes; /* bytes a slot */
     uint32_t batch_max;        /* Selects that a SelectBatch may carry; 0: no such message here */
+    /* Types of scores that this worker reads: bit 1 << dtype; 0 is what a worker says that knows
+     * float32 alone. Such a worker overlooks the dtype of a request, so whoever sends another one
+     * looks here first, in each session anew. */
+    uint32_t dtypes;
 };
 
 struct wire_hello_request {
@@ -192,10 +196,11 @@ struct wire_semaphore_ref {
 
 /* Shapes as in struct topk_args; strides in elements. */
 struct wire_select_request {
-    struct wire_region_ref scores; /* float32 [rows, width] */
+    struct wire_region_ref scores; /* [rows, width] of dtype */
     int64_t row_stride;
     uint32_t rows, width, k;
     uint8_t order, ties; /* values of enum topk_order / topk_ties */
+    uint8_t dtype;       /* of enum topk_dtype; one of limits.dtypes */
     bool want_values;    /* with arena output; with region output values.region says it */
     enum wire_lengths_mode lengths_mode;
     int32_t length_all;
@@ -296,6 +301,7 @@ struct wire_lane_close_request {
 
 struct wire_bucket_stats {
     uint32_t bucket, rows, width, k;
+    uint8_t dtype; /* of enum topk_dtype */
     uint64_t requests;
 };
 

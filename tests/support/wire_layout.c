@@ -43,7 +43,7 @@ LAYOUT(memory, wire_memory, memory_fields);
 static const struct field limits_fields[] = {
     U(regions_max), U(outstanding_max), U(semaphores), U(lanes_max), U(k_max), U(timeout_ms_max),
     U(region_bytes_max), U(rows_max), U(width_max), U(arena_slots), U(arena_slot_bytes),
-    U(batch_max)};
+    U(batch_max), U(dtypes)};
 #undef STRUCT
 LAYOUT(limits, wire_limits, limits_fields);
 
@@ -85,7 +85,7 @@ static const struct field select_request_fields[] = {
     S(index_stride), L(values, region_ref), S(value_stride), L(page_table, region_ref),
     S(page_table_stride), U(page_table_width), U(page_size_log2), L(row_offsets, region_ref),
     L(wait, semaphore_ref), L(signal, semaphore_ref), E(reply_when, WIRE_REPLY_ENQUEUED),
-    U(timeout_ms)};
+    U(timeout_ms), U(dtype)};
 #undef STRUCT
 LAYOUT(select_request, wire_select_request, select_request_fields);
 
@@ -175,7 +175,7 @@ LAYOUT(lane_open_reply, wire_lane_open_reply, lane_open_reply_fields);
 
 #define STRUCT wire_bucket_stats
 static const struct field bucket_stats_fields[] = {
-    U(bucket), U(rows), U(width), U(k), U(requests)};
+    U(bucket), U(rows), U(width), U(k), U(requests), U(dtype)};
 #undef STRUCT
 LAYOUT(bucket_stats, wire_bucket_stats, bucket_stats_fields);
 

@@ -114,6 +114,48 @@ static void ct_32_shape(void **state)
     refused(&request, TOPKD_E_INVALID, "timeout_ms 600001", "600000");
 }
 
+/* The daemon says nothing of types: it is of the time before there were any, and would take all
+ * scores for float32. */
+static void ct_39_a_daemon_of_before_gets_float32_alone(void **state)
+{
+    (void)state;
+    struct topkd_client_info info;
+    expect_ok(topkd_client_info(at.client, &info));
+    assert_int_equal(info.dtypes, 1u << TOPKD_DTYPE_FLOAT32);
+    struct topkd_select_request request = matrix_request(&at.matrix, true);
+    request.dtype = TOPKD_DTYPE_FLOAT16;
+    refused(&request, TOPKD_E_UNSUPPORTED, "dtype float16", "float32");
+    request.dtype = TOPKD_DTYPE_BFLOAT16;
+    refused(&request, TOPKD_E_UNSUPPORTED, "dtype bfloat16", "info.dtypes");
+    request.dtype = (enum topkd_dtype)3;
+    refused(&request, TOPKD_E_INVALID, "dtype 3", "BFLOAT16");
+}
+
+/* A request for scores of 16 bits that meets an older daemon after a restart is not sent to it. */
+static void ct_40_types_are_looked_up_in_each_session(void **state)
+{
+    (void)state;
+    struct fake fake;
+    struct matrix matrix;
+    struct topkd_result result;
+    fake_init(&fake);
+    fake_start(&fake, "dtypes=7", NULL);
+    struct topkd_client *client = fake_client(&fake, NULL);
+    matrix_create(client, 4, 64, 8, &matrix);
+    struct topkd_select_request request = matrix_request(&matrix, true);
+    request.dtype = TOPKD_DTYPE_FLOAT16;
+    expect_ok(topkd_select(client, &request, &result));
+    topkd_result_release(client, &result);
+    uint64_t before = fake_count(&fake, WIRE_SELECT);
+    fake_kill(&fake);
+    fake_start(&fake, NULL);
+    expect_status(TOPKD_E_UNSUPPORTED, topkd_select(client, &request, &result));
+    expect_detail("dtype float16", NULL);
+    assert_int_equal(fake_count(&fake, WIRE_SELECT), before);
+    topkd_client_close(client);
+    fake_fini(&fake);
+}
+
 static void ct_33_options(void **state)
 {
     (void)state;
@@ -247,6 +289,8 @@ int main(void)
         cmocka_unit_test(ct_30_the_valid_request_is_served),
         cmocka_unit_test(ct_31_tensors),
         cmocka_unit_test(ct_32_shape),
+        cmocka_unit_test(ct_39_a_daemon_of_before_gets_float32_alone),
+        cmocka_unit_test(ct_40_types_are_looked_up_in_each_session),
         cmocka_unit_test(ct_33_options),
         cmocka_unit_test(ct_34_lengths),
         cmocka_unit_test(ct_35_output),

@@ -322,8 +322,9 @@ static enum topkd_status prepare(struct session *session, const struct wire_requ
 
 static void run(const struct topk_args *args, const struct wire_select_request *select)
 {
-    const struct topk_options options = {(enum topk_order)select->order,
-                                         (enum topk_ties)select->ties};
+    const struct topk_options options = {.order = (enum topk_order)select->order,
+                                         .ties = (enum topk_ties)select->ties,
+                                         .dtype = (enum topk_dtype)select->dtype};
     for (int32_t i = 0; i < args->num_rows; i++) {
         struct oracle_row row = oracle_row_of(args, &options, i);
         oracle_select_row(&row, args->indices + i * args->index_stride,
@@ -568,6 +569,7 @@ static bool read_setting(const char *text)
         {"outstanding=", &fake.limits.outstanding_max},
         {"arena_slots=", &fake.limits.arena_slots},
         {"semaphores=", &fake.limits.semaphores},
+        {"dtypes=", &fake.limits.dtypes},
         {"timeout_max=", &fake.limits.timeout_ms_max},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {

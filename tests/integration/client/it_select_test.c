@@ -148,9 +148,11 @@ static void select_and_check(const struct topkd_select_request *request)
     assert_true(result.run_ns > 0);
     struct topk_args args = args_of(request, &result);
     struct topk_options options = {.order = (enum topk_order)request->order,
-                                   .ties = (enum topk_ties)request->ties};
+                                   .ties = (enum topk_ties)request->ties,
+                                   .dtype = (enum topk_dtype)request->dtype};
     if (request->deterministic) {
-        options = (struct topk_options){TOPK_ORDER_INDEX, TOPK_TIES_LOWEST};
+        options.order = TOPK_ORDER_INDEX;
+        options.ties = TOPK_TIES_LOWEST;
     }
     char detail[ORACLE_DETAIL_SIZE];
     if (!oracle_check(&args, &options, detail)) {
@@ -180,6 +182,34 @@ static void it_10_every_family_with_every_option(void **state)
         struct topkd_select_request request = plain(k);
         request.deterministic = true;
         select_and_check(&request);
+    }
+}
+
+/* Scores of 16 bits where those of 32 were, and from an odd multiple of 2 bytes on. */
+static void it_10_scores_of_16_bits(void **state)
+{
+    (void)state;
+    struct topkd_client_info info;
+    expect_ok(topkd_client_info(at.client, &info));
+    assert_int_equal(info.dtypes, 7);
+    for (int family = 0; family < INPUTS_FAMILY_COUNT; family++) {
+        struct inputs_spec spec = fill((enum inputs_family)family, 700);
+        for (int run = 0; run < 4; run++) {
+            struct topkd_select_request request = plain(700);
+            request.dtype = run % 2 == 0 ? TOPKD_DTYPE_FLOAT16 : TOPKD_DTYPE_BFLOAT16;
+            request.order = (enum topkd_order)((family + run) % 3);
+            request.ties = TOPKD_TIES_LOWEST;
+            request.want_values = true;
+            request.lengths_mode = TOPKD_LENGTHS_REGION;
+            request.lengths = tensor(at.t.lengths_at, 0);
+            uint64_t shift = run < 2 ? 0 : 2;
+            request.scores.offset_bytes += shift;
+            float *base = at.t.scores;
+            at.t.scores = (float *)(void *)((uint8_t *)base + shift);
+            inputs_fill_typed(&spec, (enum topk_dtype)request.dtype, at.t.lengths, at.t.scores);
+            select_and_check(&request);
+            at.t.scores = base;
+        }
     }
 }
 
@@ -398,6 +428,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_10_every_family_with_every_option),
+        cmocka_unit_test(it_10_scores_of_16_bits),
         cmocka_unit_test(it_11_lengths_in_every_mode),
         cmocka_unit_test(it_12_output_in_every_place),
         cmocka_unit_test(it_13_page_table_and_row_offsets),

@@ -276,7 +276,10 @@ static void se_07_elements(void **state)
         {"devices: [{device: cpu}, {device: auto}]",
          "t: devices: auto stands for all devices; remove it or the 1 others"},
         {"buckets: [{rows: 1, width: 2, k: 3}, {rows: 1, width: 2, k: 3}]",
-         "t: buckets: rows 1, width 2, k 3 is listed twice"},
+         "t: buckets: rows 1, width 2, k 3 of float32 is listed twice"},
+        {"buckets: [{rows: 1, width: 2, k: 3, dtype: half}]",
+         "t:1:44: buckets[0].dtype: half is no type of scores; accepted is float32, float16 or "
+         "bfloat16"},
     };
     EXPECT_EACH(wrongs);
 }

@@ -2,6 +2,7 @@
 #include "server/log.h"
 #include "server/settings.h"
 #include "server/settings_internal.h"
+#include "topk_select.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -152,7 +153,8 @@ static void st_06_values_in_every_form(void **state)
              "  - device: cpu\n"
              "    threads: 256\n"
              "  - {device: GPU-00000000-0000-0000-0000-0123456789ab}\n"
-             "buckets: [{k: 16384, width: 2147483647, rows: 2147483647}]\n",
+             "buckets: [{k: 16384, width: 2147483647, rows: 2147483647}, {rows: 1, width: 2, k: 3, "
+             "dtype: bfloat16}]\n",
              &settings);
     assert_string_equal(settings.socket.directory, "/tmp/a b");
     assert_int_equal(settings.socket.directory_mode, 0700);
@@ -172,8 +174,10 @@ static void st_06_values_in_every_form(void **state)
     assert_int_equal(settings.num_devices, 2);
     assert_int_equal(settings.devices[0].threads, 256);
     assert_string_equal(settings.devices[1].device, "GPU-00000000-0000-0000-0000-0123456789ab");
-    assert_int_equal(settings.num_buckets, 1);
+    assert_int_equal(settings.num_buckets, 2);
     assert_int_equal(settings.buckets[0].k, 16384);
+    assert_int_equal(settings.buckets[0].dtype, TOPK_DTYPE_FLOAT32);
+    assert_int_equal(settings.buckets[1].dtype, TOPK_DTYPE_BFLOAT16);
 }
 
 /* A text of 64 entries in each list, printed with and without comments, reads back the same. */
@@ -191,7 +195,7 @@ static void st_07_full_lists_survive_printing(void **state)
     settings.access.uids.num_ids = SETTINGS_IDS_MAX;
     settings.access.gids = settings.access.operator_uids = settings.access.uids;
     for (uint32_t i = 0; i < SETTINGS_BUCKETS_MAX; i++)
-        settings.buckets[i] = (struct settings_bucket){i + 1, 2147483647, 16384};
+        settings.buckets[i] = (struct settings_bucket){i + 1, 2147483647, 16384, i % 3};
     settings.num_buckets = SETTINGS_BUCKETS_MAX;
     for (uint32_t i = 0; i < SETTINGS_DEVICES_MAX; i++)
         snprintf(settings.devices[i].device, sizeof settings.devices[i].device,

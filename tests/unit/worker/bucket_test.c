@@ -19,6 +19,13 @@ static bool holds(const struct bucket_key *key, const struct bucket_key *need)
            key->alignment_bytes <= need->alignment_bytes;
 }
 
+static enum topkd_status pin(struct bucket_table *table, uint32_t rows, uint32_t width, uint32_t k,
+                             struct bucket **bucket_p)
+{
+    const struct bucket_key capacities = {.rows = rows, .width = width, .k = k};
+    return bucket_table_pin(table, &capacities, bucket_p);
+}
+
 /* Chooses, makes where needed, begins and ends a use. */
 static struct bucket *use(struct bucket_table *table, struct bucket_key need)
 {
@@ -50,7 +57,8 @@ static void rounding_holds_and_is_idempotent(void **state)
                                          1 + inputs_rng_below(&rng, TOPK_K_MAX));
         if (need.width > TOPK_WIDTH_MAX)
             need.width = TOPK_WIDTH_MAX;
-        need.alignment_bytes = 4u << inputs_rng_below(&rng, 6);
+        need.options.dtype = (enum topk_dtype)inputs_rng_below(&rng, TOPK_DTYPE_COUNT);
+        need.alignment_bytes = topk_dtype_bytes(need.options.dtype) << inputs_rng_below(&rng, 6);
         struct bucket_key key = bucket_key_round(&need);
         assert_true(holds(&key, &need));
         assert_true(key.rows <= TOPK_ROWS_MAX && key.width <= TOPK_WIDTH_MAX &&
@@ -87,7 +95,37 @@ static void one_bucket_serves_all_that_round_to_it(void **state)
     other = need_of(60, 130000, 2048);
     other.alignment_bytes = 8;
     assert_ptr_not_equal(use_once(&table, other), bucket);
-    assert_int_equal(table.num_buckets, 5);
+    other = need_of(60, 130000, 2048);
+    other.options.dtype = TOPK_DTYPE_FLOAT16;
+    struct bucket *halves = use_once(&table, other);
+    assert_ptr_not_equal(halves, bucket);
+    other.options.dtype = TOPK_DTYPE_BFLOAT16;
+    assert_ptr_not_equal(use_once(&table, other), halves);
+    assert_int_equal(table.num_buckets, 7);
+    bucket_table_fini(&table);
+}
+
+/* A configured bucket serves the type of scores that it names; others borrow its capacities, unless
+ * one of their own type will do. */
+static void configured_buckets_have_a_type(void **state)
+{
+    (void)state;
+    struct bucket_table table;
+    struct bucket *floats, *halves;
+    assert_int_equal(bucket_table_init(&table, 8), TOPKD_OK);
+    assert_int_equal(pin(&table, 64, 131072, 2048, &floats), TOPKD_OK);
+    const struct bucket_key capacities = {
+        .rows = 64, .width = 262144, .k = 2048, .options.dtype = TOPK_DTYPE_FLOAT16};
+    assert_int_equal(bucket_table_pin(&table, &capacities, &halves), TOPKD_OK);
+    struct bucket_key need = need_of(60, 100000, 2000);
+    assert_ptr_equal(use_once(&table, need), floats);
+    need.options.dtype = TOPK_DTYPE_FLOAT16;
+    assert_ptr_equal(use_once(&table, need), halves);
+    need.options.dtype = TOPK_DTYPE_BFLOAT16;
+    struct bucket *other = use_once(&table, need);
+    assert_false(other->is_pinned);
+    assert_int_equal(other->key.width, 131072);
+    assert_int_equal(other->key.options.dtype, TOPK_DTYPE_BFLOAT16);
     bucket_table_fini(&table);
 }
 
@@ -97,8 +135,8 @@ static void configured_buckets_are_preferred_unless_wasteful(void **state)
     struct bucket_table table;
     struct bucket *small, *big;
     assert_int_equal(bucket_table_init(&table, 8), TOPKD_OK);
-    assert_int_equal(bucket_table_pin(&table, 64, 131072, 2048, &small), TOPKD_OK);
-    assert_int_equal(bucket_table_pin(&table, 512, 131072, 2048, &big), TOPKD_OK);
+    assert_int_equal(pin(&table, 64, 131072, 2048, &small), TOPKD_OK);
+    assert_int_equal(pin(&table, 512, 131072, 2048, &big), TOPKD_OK);
     assert_ptr_equal(use_once(&table, need_of(40, 100000, 512)), small);
     assert_ptr_equal(use_once(&table, need_of(64, 131072, 2048)), small);
     assert_ptr_equal(use_once(&table, need_of(65, 131072, 2048)), big); /* 128 rows: 4 times */
@@ -122,7 +160,7 @@ static void the_least_recently_used_goes(void **state)
     struct bucket_table table;
     struct bucket *pinned;
     assert_int_equal(bucket_table_init(&table, 3), TOPKD_OK);
-    assert_int_equal(bucket_table_pin(&table, 1, 1024, 64, &pinned), TOPKD_OK);
+    assert_int_equal(pin(&table, 1, 1024, 64, &pinned), TOPKD_OK);
     struct bucket *a = use_once(&table, need_of(8, 8192, 64));
     struct bucket *b = use(&table, need_of(8, 16384, 64));
     uint32_t a_id = a->id;
@@ -152,8 +190,8 @@ static void configured_buckets_alone(void **state)
     struct bucket_table table;
     struct bucket *pinned;
     assert_int_equal(bucket_table_init(&table, 1), TOPKD_OK);
-    assert_int_equal(bucket_table_pin(&table, 512, 131072, 2048, &pinned), TOPKD_OK);
-    assert_int_equal(bucket_table_pin(&table, 1, 1024, 64, &pinned), TOPKD_E_LIMIT);
+    assert_int_equal(pin(&table, 512, 131072, 2048, &pinned), TOPKD_OK);
+    assert_int_equal(pin(&table, 1, 1024, 64, &pinned), TOPKD_E_LIMIT);
     assert_ptr_equal(use_once(&table, need_of(1, 2000, 5)), pinned); /* waste beats refusal */
     struct bucket_choice choice;
     struct bucket_key need = need_of(513, 2000, 5);
@@ -184,6 +222,7 @@ int main(void)
         cmocka_unit_test(rounding_holds_and_is_idempotent),
         cmocka_unit_test(one_bucket_serves_all_that_round_to_it),
         cmocka_unit_test(configured_buckets_are_preferred_unless_wasteful),
+        cmocka_unit_test(configured_buckets_have_a_type),
         cmocka_unit_test(the_least_recently_used_goes),
         cmocka_unit_test(configured_buckets_alone),
         cmocka_unit_test(a_dropped_bucket_is_never_chosen),

@@ -49,6 +49,7 @@ static struct scene plain_scene(void)
                                      .page_size_log2 = 1,
                                      .lengths_mode = WIRE_LENGTHS_REGION},
                           .limits = {.k_max = TOPK_K_MAX,
+                                     .dtypes = 7,
                                      .rows_max = TOPK_ROWS_MAX,
                                      .width_max = TOPK_WIDTH_MAX,
                                      .arena_slot_bytes = 96}};
@@ -82,6 +83,7 @@ static void expect(const struct scene *scene, enum topkd_status status)
 struct extent {
     bool present;
     wide rows, columns, stride, offset; /* elements, elements, elements, bytes */
+    wide bytes;                         /* of an element */
 };
 
 static struct extent extent_of(const struct wire_select_request *select, int tensor)
@@ -89,22 +91,28 @@ static struct extent extent_of(const struct wire_select_request *select, int ten
     wide rows = select->rows;
     switch (tensor) {
     case GEOMETRY_SCORES:
-        return (struct extent){true, rows, select->width, select->row_stride,
-                               select->scores.offset};
+        return (struct extent){true,
+                               rows,
+                               select->width,
+                               select->row_stride,
+                               select->scores.offset,
+                               select->dtype == TOPK_DTYPE_FLOAT32 ? 4 : 2};
     case GEOMETRY_LENGTHS:
-        return (struct extent){select->lengths_mode == WIRE_LENGTHS_REGION, rows, 1, 1,
-                               select->lengths.offset};
+        return (struct extent){
+            select->lengths_mode == WIRE_LENGTHS_REGION, rows, 1, 1, select->lengths.offset, 4};
     case GEOMETRY_PAGE_TABLE:
-        return (struct extent){select->page_table.region != 0, rows, select->page_table_width,
-                               select->page_table_stride, select->page_table.offset};
+        return (struct extent){select->page_table.region != 0, rows,
+                               select->page_table_width,       select->page_table_stride,
+                               select->page_table.offset,      4};
     case GEOMETRY_ROW_OFFSETS:
         return (struct extent){select->row_offsets.region != 0, rows, 1, 1,
-                               select->row_offsets.offset};
+                               select->row_offsets.offset,      4};
     case GEOMETRY_INDICES:
-        return (struct extent){true, rows, select->k, select->index_stride, select->indices.offset};
+        return (struct extent){true, rows, select->k, select->index_stride, select->indices.offset,
+                               4};
     default:
         return (struct extent){select->values.region != 0, rows, select->k, select->value_stride,
-                               select->values.offset};
+                               select->values.offset,      4};
     }
 }
 
@@ -112,10 +120,10 @@ static bool extent_inside(const struct extent *extent, wide length)
 {
     if (extent->rows == 0)
         return extent->offset <= length;
-    wide first = extent->offset;
-    wide last_row = extent->offset + (extent->rows - 1) * extent->stride * 4;
-    return first >= 0 && last_row >= 0 && first + extent->columns * 4 <= length &&
-           last_row + extent->columns * 4 <= length;
+    wide first = extent->offset, row_bytes = extent->columns * extent->bytes;
+    wide last_row = extent->offset + (extent->rows - 1) * extent->stride * extent->bytes;
+    return first >= 0 && last_row >= 0 && first + row_bytes <= length &&
+           last_row + row_bytes <= length;
 }
 
 /* By brute force over rows; for small extents of one object. */
@@ -123,9 +131,10 @@ static bool extents_meet(const struct extent *a, wide a_base, const struct exten
 {
     for (wide i = 0; i < a->rows; i++) {
         for (wide j = 0; j < b->rows; j++) {
-            wide a_begin = a_base + a->offset + i * a->stride * 4;
-            wide b_begin = b_base + b->offset + j * b->stride * 4;
-            if (a_begin < b_begin + b->columns * 4 && b_begin < a_begin + a->columns * 4)
+            wide a_begin = a_base + a->offset + i * a->stride * a->bytes;
+            wide b_begin = b_base + b->offset + j * b->stride * b->bytes;
+            if (a_begin < b_begin + b->columns * b->bytes &&
+                b_begin < a_begin + a->columns * a->bytes)
                 return true;
         }
     }
@@ -148,7 +157,7 @@ static void expect_safe(const struct scene *scene, const struct geometry *geomet
         assert_true(region->present);
         assert_true(extent_inside(&extent, (wide)region->length));
         assert_true(!geometry_tensor_is_output((enum geometry_tensor)tensor) || region->writable);
-        assert_true((region->base + (uint64_t)extent.offset) % 4 == 0);
+        assert_true((region->base + (uint64_t)extent.offset) % (uint64_t)extent.bytes == 0);
         assert_true(geometry->spans[tensor].present);
         if (extent.rows > 0)
             assert_true(geometry->spans[tensor].end <= region->length);
@@ -164,7 +173,7 @@ static void expect_safe(const struct scene *scene, const struct geometry *geomet
         assert_true(args.row_stride == scene->select.row_stride);
         assert_true(args.index_stride == scene->select.index_stride);
     }
-    struct topk_options options = {.order = TOPK_ORDER_ANY};
+    struct topk_options options = geometry_options(&scene->select);
     char detail[TOPK_DETAIL_SIZE];
     /* The selection library, which checks again, finds nothing. */
     if (topk_args_check(&args, &options, detail) != TOPK_OK)
@@ -246,6 +255,13 @@ static void limits_are_named(void **state)
     scene = plain_scene();
     scene.select.ties = 2;
     expect(&scene, TOPKD_E_INVALID);
+    scene = plain_scene();
+    scene.select.dtype = TOPK_DTYPE_COUNT;
+    expect(&scene, TOPKD_E_INVALID);
+    scene.select.dtype = TOPK_DTYPE_BFLOAT16;
+    expect(&scene, TOPKD_OK);
+    scene.limits.dtypes = 1u << TOPK_DTYPE_FLOAT32 | 1u << TOPK_DTYPE_FLOAT16;
+    expect(&scene, TOPKD_E_UNSUPPORTED);
     scene = plain_scene();
     scene.select.page_table_width = 4; /* 4 * 2 < 10: CASES 18 */
     expect(&scene, TOPKD_E_OUT_OF_RANGE);
@@ -369,9 +385,8 @@ static void arena_results_fit_their_slot(void **state)
 }
 
 /* Every combination of small numbers: the verdict is right in both directions. */
-static void exhaustive_small(void **state)
+static void exhaustive_of(enum topk_dtype dtype)
 {
-    (void)state;
     uint64_t num_passed = 0, num_overlaps = 0;
     for (uint32_t rows = 0; rows <= 3; rows++)
         for (uint32_t width = 1; width <= 3; width++)
@@ -382,6 +397,7 @@ static void exhaustive_small(void **state)
                             for (uint64_t length = 8; length <= 56; length += 4) {
                                 struct scene scene = plain_scene();
                                 struct geometry geometry;
+                                scene.select.dtype = (uint8_t)dtype;
                                 scene.select.rows = rows;
                                 scene.select.width = width;
                                 scene.select.k = k;
@@ -418,11 +434,20 @@ static void exhaustive_small(void **state)
                                     assert_int_equal(status, TOPKD_E_OVERLAP);
                                     num_overlaps++;
                                     /* Exact where the pitches agree; else it may be careful. */
-                                    assert_true(meets || (rows > 1 && row_stride != index_stride));
+                                    assert_true(meets ||
+                                                (rows > 1 && row_stride * (int64_t)in.bytes !=
+                                                                 index_stride * 4));
                                 }
                             }
     assert_true(num_passed > 10000);
     assert_true(num_overlaps > 10000);
+}
+
+static void exhaustive_small(void **state)
+{
+    (void)state;
+    exhaustive_of(TOPK_DTYPE_FLOAT32);
+    exhaustive_of(TOPK_DTYPE_FLOAT16);
 }
 
 static uint64_t pick(struct inputs_rng *rng)
@@ -447,6 +472,7 @@ static void random_big(void **state)
         select->rows = (uint32_t)pick(&rng);
         select->width = (uint32_t)pick(&rng);
         select->k = 1 + (uint32_t)(pick(&rng) % TOPK_K_MAX);
+        select->dtype = (uint8_t)inputs_rng_below(&rng, TOPK_DTYPE_COUNT);
         select->row_stride = (int64_t)pick(&rng);
         select->index_stride = (int64_t)pick(&rng);
         select->value_stride = (int64_t)pick(&rng);
@@ -489,13 +515,16 @@ static void alignment_of_rows(void **state)
     (void)state;
     struct topk_args args = {.scores = (const float *)(uintptr_t)0x1000, .num_rows = 1};
     args.row_stride = 1;
-    assert_int_equal(geometry_alignment_bytes(&args), 128);
+    assert_int_equal(geometry_alignment_bytes(&args, TOPK_DTYPE_FLOAT32), 128);
     args.num_rows = 2;
-    assert_int_equal(geometry_alignment_bytes(&args), 4);
+    assert_int_equal(geometry_alignment_bytes(&args, TOPK_DTYPE_FLOAT32), 4);
     args.row_stride = 8;
-    assert_int_equal(geometry_alignment_bytes(&args), 32);
-    args.scores = (const float *)(uintptr_t)0x1004;
-    assert_int_equal(geometry_alignment_bytes(&args), 4);
+    assert_int_equal(geometry_alignment_bytes(&args, TOPK_DTYPE_FLOAT32), 32);
+    assert_int_equal(geometry_alignment_bytes(&args, TOPK_DTYPE_FLOAT16), 16);
+    args.scores = (const void *)(uintptr_t)0x1004;
+    assert_int_equal(geometry_alignment_bytes(&args, TOPK_DTYPE_FLOAT32), 4);
+    args.row_stride = 7;
+    assert_int_equal(geometry_alignment_bytes(&args, TOPK_DTYPE_BFLOAT16), 2);
 }
 
 int main(void)

@@ -133,42 +133,55 @@ static struct topk_args args_at(uintptr_t scores, uintptr_t indices)
                               .k = 10};
 }
 
+static bool overlap(const struct topk_args *a, const struct topk_args *b)
+{
+    return args_overlap(a, TOPK_DTYPE_FLOAT32, b, TOPK_DTYPE_FLOAT32);
+}
+
 static void selections_that_meet_are_told(void **state)
 {
     (void)state;
     const uintptr_t scores = 0x10000, indices = 0x20000;
     const uintptr_t scores_end = scores + (3 * 100 + 90) * 4, indices_end = indices + 4 * 10 * 4;
     struct topk_args a = args_at(scores, indices), b = args_at(scores, indices_end);
-    assert_false(args_overlap(&a, &b)); /* the same scores, results side by side */
+    assert_false(overlap(&a, &b)); /* the same scores, results side by side */
     b = args_at(scores, indices_end - 4);
-    assert_true(args_overlap(&a, &b)); /* the last position of one is the first of the other */
-    assert_true(args_overlap(&b, &a));
+    assert_true(overlap(&a, &b)); /* the last position of one is the first of the other */
+    assert_true(overlap(&b, &a));
     b = args_at(indices, 0x30000);
-    assert_true(args_overlap(&a, &b)); /* reads what the other writes */
-    assert_true(args_overlap(&b, &a));
+    assert_true(overlap(&a, &b)); /* reads what the other writes */
+    assert_true(overlap(&b, &a));
     b = args_at(0x40000, scores_end);
-    assert_false(args_overlap(&a, &b));
+    assert_false(overlap(&a, &b));
     b = args_at(0x40000, scores_end - 4);
-    assert_true(args_overlap(&a, &b));
+    assert_true(overlap(&a, &b));
+    /* Scores of 16 bits end after half as many bytes. */
+    const uintptr_t halves_end = scores + (3 * 100 + 90) * 2;
+    b = args_at(0x40000, halves_end);
+    assert_true(overlap(&a, &b));
+    assert_false(args_overlap(&a, TOPK_DTYPE_FLOAT16, &b, TOPK_DTYPE_FLOAT32));
+    b = args_at(0x40000, halves_end - 4);
+    assert_true(args_overlap(&a, TOPK_DTYPE_FLOAT16, &b, TOPK_DTYPE_FLOAT32));
+    assert_true(args_overlap(&b, TOPK_DTYPE_FLOAT32, &a, TOPK_DTYPE_BFLOAT16));
     b = args_at(0x40000, 0x50000);
     b.values = (float *)indices;
     b.value_stride = 10;
-    assert_true(args_overlap(&a, &b));
+    assert_true(overlap(&a, &b));
     b.values = NULL;
     b.lengths = (const int32_t *)(indices_end - 4);
-    assert_true(args_overlap(&a, &b));
+    assert_true(overlap(&a, &b));
     b.lengths = (const int32_t *)indices_end;
-    assert_false(args_overlap(&a, &b));
+    assert_false(overlap(&a, &b));
     b.page_table = (const int32_t *)(indices - 4);
     b.page_table_width = 1;
     b.page_table_stride = 1;
-    assert_true(args_overlap(&a, &b)); /* its second row */
+    assert_true(overlap(&a, &b)); /* its second row */
     b.num_rows = 1;
-    assert_false(args_overlap(&a, &b)); /* a single row has no stride */
+    assert_false(overlap(&a, &b)); /* a single row has no stride */
     b.row_offsets = (const int32_t *)indices;
-    assert_true(args_overlap(&a, &b));
+    assert_true(overlap(&a, &b));
     b.num_rows = 0;
-    assert_false(args_overlap(&a, &b)); /* touches nothing */
+    assert_false(overlap(&a, &b)); /* touches nothing */
 }
 
 /* ---- Arena ----------------------------------------------------------------------------------- */
