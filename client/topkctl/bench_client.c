@@ -66,26 +66,45 @@ static float next_score(const struct ctl_options *options, uint64_t *state)
     return (float)(bits >> 8) / 16777216.0f;
 }
 
-static void fill(const struct thread *thread, float *scores, uint64_t count)
+/* A score of 16 bits from a number of 0 ... 255, its lower bits cut off. */
+static uint16_t narrow(float score, enum topk_dtype dtype)
 {
+    uint32_t bits;
+    memcpy(&bits, &score, sizeof(bits));
+    if (dtype == TOPK_DTYPE_BFLOAT16) {
+        return (uint16_t)(bits >> 16);
+    }
+    /* float16 below 2^-14 counts steps of 2^-24; above, its exponent is 112 less than float32's. */
+    return (uint16_t)(score < 0x1p-14f ? (uint32_t)(score * 0x1p24f) : (bits - (112u << 23)) >> 13);
+}
+
+static void fill(const struct thread *thread, void *scores, uint64_t count)
+{
+    const struct ctl_options *options = thread->plan->options;
     uint64_t state = thread->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
     for (uint64_t i = 0; i < count; i++) {
-        scores[i] = next_score(thread->plan->options, &state);
+        float score = next_score(options, &state);
+        if (options->dtype == TOPK_DTYPE_FLOAT32) {
+            ((float *)scores)[i] = score;
+        } else {
+            ((uint16_t *)scores)[i] = narrow(score, options->dtype);
+        }
     }
 }
 
 /* Copies a block of scores to the device; the block is registered with the driver. */
-static int upload_blocks(struct thread *thread, const struct cuda_driver *cuda, float *block,
+static int upload_blocks(struct thread *thread, const struct cuda_driver *cuda, void *block,
                          uint64_t count)
 {
+    const uint64_t score_bytes = topk_dtype_bytes(thread->plan->options->dtype);
     cuda_pointer from;
     int result = cuda->host_pointer(&from, block, 0);
     for (uint64_t at = 0; at < count && result == CUDA_OK; at += FILL_BLOCK) {
         uint64_t left = count - at < FILL_BLOCK ? count - at : FILL_BLOCK;
         thread->seed++;
         fill(thread, block, left);
-        if (topkd_buffer_copy(thread->scores, at * sizeof(float), (void *)(uintptr_t)from,
-                              left * sizeof(float), NULL) != TOPKD_OK) {
+        if (topkd_buffer_copy(thread->scores, at * score_bytes, (void *)(uintptr_t)from,
+                              left * score_bytes, NULL) != TOPKD_OK) {
             return CUDA_INVALID_VALUE;
         }
         result = cuda->stream_synchronize(NULL);
@@ -150,8 +169,8 @@ static bool open_memory(struct thread *thread, const struct topkd_client_info *i
         indices = size > indices ? size : indices;
     }
     indices = (indices + 127) / 128 * 128;
-    enum topkd_status status =
-        topkd_buffer_create(thread->client, scores * sizeof(float), &thread->scores);
+    enum topkd_status status = topkd_buffer_create(
+        thread->client, scores * topk_dtype_bytes(options->dtype), &thread->scores);
     if (status == TOPKD_OK) {
         status =
             topkd_buffer_create(thread->client, indices * options->outstanding, &thread->indices);
@@ -241,6 +260,7 @@ static bool start(struct thread *thread, struct flight *flight)
         .k = shape->k,
         .order = (enum topkd_order)options->order,
         .ties = (enum topkd_ties)options->ties,
+        .dtype = (enum topkd_dtype)options->dtype,
         .deterministic = options->deterministic,
     };
     struct topkd_op *op;

@@ -79,6 +79,7 @@ static void json_plan(struct json *json, const struct ctl_options *options)
     json_string(json, "scores", options_scores_name(options->scores_kind));
     json_string(json, "order", options_order_name(options->order));
     json_string(json, "ties", options_ties_name(options->ties));
+    json_string(json, "dtype", topk_dtype_name(options->dtype));
     json_open_array(json, "shapes");
     for (uint32_t i = 0; i < options->num_shapes; i++) {
         json_open_object(json, NULL);
@@ -88,6 +89,13 @@ static void json_plan(struct json *json, const struct ctl_options *options)
         json_close_object(json);
     }
     json_close_array(json);
+}
+
+static uint64_t score_bytes_per_s(const struct bench_plan *plan, const struct bench_slot *total,
+                                  double seconds)
+{
+    double bytes = (double)total->scores * topk_dtype_bytes(plan->options->dtype);
+    return (uint64_t)(bytes / seconds);
 }
 
 static void print_json(const struct bench_plan *plan, const struct bench_slot *total,
@@ -104,7 +112,7 @@ static void print_json(const struct bench_plan *plan, const struct bench_slot *t
     json_u64(&json, "retries", total->retries);
     json_u64(&json, "requests_per_s", (uint64_t)((double)total->requests / seconds));
     json_u64(&json, "rows_per_s", (uint64_t)((double)total->rows / seconds));
-    json_u64(&json, "score_bytes_per_s", (uint64_t)((double)total->scores * 4.0 / seconds));
+    json_u64(&json, "score_bytes_per_s", score_bytes_per_s(plan, total, seconds));
     json_u64(&json, "mean_queued_ns", mean_of(total->queued_ns, total->requests));
     json_u64(&json, "mean_run_ns", mean_of(total->run_ns, total->requests));
     json_latency(&json, "latency", &total->latency, true);
@@ -188,7 +196,7 @@ static void print_text(const struct bench_plan *plan, const struct bench_slot *t
     printf("%" PRIu64 " selections in %.2f s: %.1f/s, %.0f rows/s, %s/s of scores\n",
            total->requests, seconds, (double)total->requests / seconds,
            (double)total->rows / seconds,
-           text_bytes((uint64_t)((double)total->scores * 4.0 / seconds), text[0]));
+           text_bytes(score_bytes_per_s(plan, total, seconds), text[0]));
     print_failures(total);
     if (total->retries > 0) {
         printf("%" PRIu64 " repeated after a renewed session\n", total->retries);

@@ -12,7 +12,8 @@ static enum ctl_exit run_blocks(const struct select_job *job, const struct selec
     if (job->options->verify && verifier == NULL) {
         return report_failure(job->options, CTL_EXIT_FAILED, "select: out of memory to verify");
     }
-    struct progress progress = progress_of("selecting", job->rows, (uint64_t)job->width * 4);
+    struct progress progress =
+        progress_of("selecting", job->rows, (uint64_t)job->width * topk_dtype_bytes(job->dtype));
     enum ctl_exit code = CTL_EXIT_OK;
     for (uint32_t row = 0; row < job->rows && code == CTL_EXIT_OK; row += block_rows) {
         uint32_t left = job->rows - row;

@@ -94,6 +94,7 @@ static void json_stats(struct json *json, const struct wire_stats_reply *stats)
         json_u64(json, "rows", bucket->rows);
         json_u64(json, "width", bucket->width);
         json_u64(json, "k", bucket->k);
+        json_string(json, "dtype", topk_dtype_name((enum topk_dtype)bucket->dtype));
         json_u64(json, "requests", bucket->requests);
         json_close_object(json);
     }
@@ -185,8 +186,9 @@ static void print_counters(const struct stats_devices *all)
 static void print_buckets(const struct stats_devices *all)
 {
     static const struct table_column columns[] = {
-        {"DEVICE", TABLE_LEFT}, {"BUCKET", TABLE_RIGHT}, {"ROWS", TABLE_RIGHT},
-        {"WIDTH", TABLE_RIGHT}, {"K", TABLE_RIGHT},      {"SELECTIONS", TABLE_RIGHT}};
+        {"DEVICE", TABLE_LEFT},     {"BUCKET", TABLE_RIGHT}, {"ROWS", TABLE_RIGHT},
+        {"WIDTH", TABLE_RIGHT},     {"K", TABLE_RIGHT},      {"DTYPE", TABLE_LEFT},
+        {"SELECTIONS", TABLE_RIGHT}};
     struct table *table = table_create(columns, sizeof(columns) / sizeof(columns[0]));
     for (uint32_t i = 0; i < all->num_devices; i++) {
         for (uint32_t j = 0; j < all->stats[i].num_buckets; j++) {
@@ -196,6 +198,7 @@ static void print_buckets(const struct stats_devices *all)
             table_cell(table, "%u", bucket->rows);
             table_cell(table, "%u", bucket->width);
             table_cell(table, "%u", bucket->k);
+            table_cell(table, "%s", topk_dtype_name((enum topk_dtype)bucket->dtype));
             table_cell(table, "%" PRIu64, bucket->requests);
         }
     }

@@ -82,6 +82,8 @@ struct ctl_options {
     uint32_t k;
     enum topk_order order;
     enum topk_ties ties;
+    enum topk_dtype dtype;
+    bool dtype_given;
     bool order_given, deterministic, verify, local;
     uint32_t page_size_log2;
     bool page_size_given;

@@ -46,6 +46,30 @@ const char *npy_strerror(enum npy_status status)
     return code < count ? status_texts[code] : "unknown status";
 }
 
+static const struct {
+    const char *name, *descr;
+    uint32_t bytes;
+} types[] = {
+#define TYPE_ROW(name, text, descr, bytes) {text, descr, bytes},
+    NPY_TYPE_TABLE(TYPE_ROW)
+#undef TYPE_ROW
+};
+
+const char *npy_type_name(enum npy_type type)
+{
+    return types[type].name;
+}
+
+const char *npy_type_descr(enum npy_type type)
+{
+    return types[type].descr;
+}
+
+uint32_t npy_type_bytes(enum npy_type type)
+{
+    return types[type].bytes;
+}
+
 enum npy_status npy_fail(char *detail, enum npy_status status, const char *format, ...)
 {
     if (detail != NULL) {
@@ -125,8 +149,8 @@ static enum npy_status parse_descr(struct cursor *c, struct header *header)
     skip_space(c);
     if (c->at < c->end && (*c->at == '[' || *c->at == '(')) {
         return npy_fail(c->detail, NPY_E_DTYPE,
-                        "the dtype has fields or a shape of its own; float32 ('<f4') and int32 "
-                        "('<i4') are accepted: a = np.load(FILE); np.save(FILE, "
+                        "the dtype has fields or a shape of its own; float32 ('<f4'), float16 "
+                        "('<f2') and int32 ('<i4') are accepted: a = np.load(FILE); np.save(FILE, "
                         "a['FIELD'].astype('<f4'))");
     }
     return parse_word(c, header->descr);
@@ -259,15 +283,21 @@ static enum npy_status parse_header(struct cursor *c, struct header *header)
 static enum npy_status check_type(const struct header *header, enum npy_type *type_p, char *detail)
 {
     const char *descr = header->descr;
-    if (strcmp(descr, "<f4") == 0 || strcmp(descr, "<i4") == 0) {
-        *type_p = descr[1] == 'f' ? NPY_FLOAT32 : NPY_INT32;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (strcmp(descr, types[i].descr) == 0) {
+            *type_p = (enum npy_type)i;
+            return NPY_OK;
+        }
+    }
+    if (strcmp(descr, "<V2") == 0 || strcmp(descr, "<u2") == 0 || strcmp(descr, "<i2") == 0) {
+        *type_p = NPY_BYTES2; /* as NumPy's extensions and PyTorch's view(int16) have bfloat16 */
         return NPY_OK;
     }
     char kind = descr[0] == '\0' ? '\0' : descr[1];
     bool integer = kind == 'i' || kind == 'u' || kind == 'b';
     return npy_fail(detail, NPY_E_DTYPE,
-                    "the dtype is '%s'%s; little-endian float32 ('<f4') and int32 ('<i4') are "
-                    "accepted: a = np.load(FILE); np.save(FILE, a.astype('%s'))",
+                    "the dtype is '%s'%s; little-endian float32 ('<f4'), float16 ('<f2') and int32 "
+                    "('<i4') are accepted: a = np.load(FILE); np.save(FILE, a.astype('%s'))",
                     descr, descr[0] == '>' ? " (big-endian)" : "", integer ? "<i4" : "<f4");
 }
 
@@ -304,7 +334,8 @@ static enum npy_status check_shape(const struct header *header, struct npy_view 
                         shape);
     }
     if (__builtin_mul_overflow(view->rows, view->columns, &view->data_bytes) ||
-        __builtin_mul_overflow(view->data_bytes, (uint64_t)4, &view->data_bytes) ||
+        __builtin_mul_overflow(view->data_bytes, (uint64_t)types[view->type].bytes,
+                               &view->data_bytes) ||
         view->data_bytes > INT64_MAX) {
         return npy_fail(detail, NPY_E_SHAPE,
                         "the shape is %s: more than 2^63 bytes; the header is damaged", shape);

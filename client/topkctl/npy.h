@@ -1,9 +1,11 @@
 /*
  * npy.h - NumPy's .npy files, as far as selections need them.
  *
- * Read: format versions 1, 2 and 3; little-endian float32 ('<f4') and int32 ('<i4'), C order, one
- * or two dimensions. Everything else is refused with a text that says what was found, what is
- * accepted and which NumPy call makes it so. Written: version 1, what NumPy itself would write.
+ * Read: format versions 1, 2 and 3; little-endian float32 ('<f4'), float16 ('<f2') and int32
+ * ('<i4'), C order, one or two dimensions. Everything else is refused with a text that says what
+ * was found, what is accepted and which NumPy call makes it so. bfloat16 has no type of its own in
+ * these files: NumPy writes it as two unnamed bytes ('<V2'), which this reads as NPY_BYTES2, for
+ * whoever knows what they are. Written: version 1, what NumPy itself would write.
  *
  * Files are mapped, never read whole, and written a block at a time, so both may be larger than
  * memory. Nothing here is shared between calls; different objects may be used by different threads.
@@ -36,7 +38,22 @@ enum npy_status {
 
 const char *npy_strerror(enum npy_status status);
 
-enum npy_type { NPY_FLOAT32, NPY_INT32 };
+/* Type, its name, its name in a header, bytes of an element. */
+#define NPY_TYPE_TABLE(X)                                                                          \
+    X(NPY_FLOAT32, "float32", "<f4", 4)                                                            \
+    X(NPY_INT32, "int32", "<i4", 4)                                                                \
+    X(NPY_FLOAT16, "float16", "<f2", 2)                                                            \
+    X(NPY_BYTES2, "unnamed 2-byte elements", "|V2", 2)
+
+enum npy_type {
+#define NPY_TYPE_ENUM(name, text, descr, bytes) name,
+    NPY_TYPE_TABLE(NPY_TYPE_ENUM)
+#undef NPY_TYPE_ENUM
+};
+
+const char *npy_type_name(enum npy_type type);
+const char *npy_type_descr(enum npy_type type);
+uint32_t npy_type_bytes(enum npy_type type);
 
 /* What a file holds. A one-dimensional array is one row. */
 struct npy_view {
@@ -54,7 +71,8 @@ struct npy_view {
  */
 enum npy_status npy_parse(const void *bytes, size_t size, struct npy_view *view_p, char *detail);
 
-/* A mapped file: data aligned to 4 bytes, read-only. One that shrinks while mapped raises SIGBUS.
+/* A mapped file: data aligned to an element, read-only. One that shrinks while mapped raises
+ * SIGBUS.
  */
 struct npy_file {
     struct npy_view view;
@@ -71,7 +89,7 @@ void npy_close(struct npy_file *file);
 struct npy_writer;
 
 /*
- * Begins a file of rows x columns elements of 4 bytes (num_dims 1 writes the shape (columns,)).
+ * Begins a file of rows x columns elements (num_dims 1 writes the shape (columns,)).
  * A regular file appears under its name only with commit, so that a reader never sees half of one;
  * until then it is a temporary file beside it. Devices and pipes are written directly.
  */

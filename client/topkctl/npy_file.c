@@ -62,12 +62,13 @@ enum npy_status npy_open(const char *path, struct npy_file *file_p, char *detail
         return npy_fail(detail, status, "%.*s: %s", (int)PATH_DETAIL_SIZE, path, text);
     }
     size_t start = (size_t)((const char *)file.view.data - (const char *)file.map);
-    if (start % sizeof(float) != 0) {
+    uint32_t element_bytes = npy_type_bytes(file.view.type);
+    if (start % element_bytes != 0) {
         npy_close(&file);
         return npy_fail(detail, NPY_E_FORMAT,
-                        "%s: its data begin at byte %zu, not at a multiple of 4, and cannot be "
+                        "%s: its data begin at byte %zu, not at a multiple of %u, and cannot be "
                         "used in place; save the array again with np.save",
-                        path, start);
+                        path, start, element_bytes);
     }
     *file_p = file;
     return NPY_OK;
@@ -161,7 +162,7 @@ static bool write_header(int fd, const struct npy_view *shape)
     char text[192];
     int length =
         snprintf(text, sizeof(text), "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
-                 shape->type == NPY_FLOAT32 ? "<f4" : "<i4", dims);
+                 npy_type_descr(shape->type), dims);
     size_t start = 10; /* magic, version, 16-bit header length */
     size_t total =
         (start + (size_t)length + 1 + HEADER_ALIGNMENT - 1) / HEADER_ALIGNMENT * HEADER_ALIGNMENT;
@@ -184,7 +185,7 @@ enum npy_status npy_writer_create(const char *path, const struct npy_view *shape
         return npy_fail(detail, NPY_E_WRITE, "%s: out of memory", path);
     }
     writer->fd = -1;
-    writer->bytes_left = shape->rows * shape->columns * 4;
+    writer->bytes_left = shape->rows * shape->columns * npy_type_bytes(shape->type);
     writer->path = resolve(path);
     writer->fd = writer->path == NULL ? -1 : open_target(writer);
     if (writer->fd < 0 || !write_header(writer->fd, shape)) {

@@ -34,6 +34,8 @@
     X(ORDER, "order", 0, "any|index|value", SELECT | BENCH,                                        \
       "order of the positions in a row (any)")                                                     \
     X(TIES, "ties", 0, "any|lowest", SELECT | BENCH, "which of equal scores are taken (any)")      \
+    X(DTYPE, "dtype", 0, "float32|float16|bfloat16", SELECT | BENCH,                               \
+      "what the scores are (select: what FILE.npy says; it cannot say bfloat16)")                  \
     X(DETERMINISTIC, "deterministic", 0, NULL, SELECT | BENCH,                                     \
       "the same bytes in every run: --ties lowest --order index")                                  \
     X(OUT, "out", 0, "FILE.npy", SELECT, "write the positions, int32 [rows, K]")                   \
@@ -90,6 +92,12 @@ static const struct {
 
 static const char *const order_names[] = {"any", "index", "value"};
 static const char *const ties_names[] = {"any", "lowest"};
+
+static const char *const dtype_names[] = {
+#define DTYPE_NAME(name, word, bytes) word,
+    TOPK_DTYPE_TABLE(DTYPE_NAME)
+#undef DTYPE_NAME
+};
 
 static const char *const scores_names[] = {
 #define SCORES_NAME(name, word) word,
@@ -224,6 +232,11 @@ static bool take_choice(enum option_code code, const char *text, struct ctl_opti
         good = parse_choice(spec, text, ties_names, 2, &choice);
         options->ties = (enum topk_ties)choice;
         return good;
+    case OPTION_DTYPE:
+        good = parse_choice(spec, text, dtype_names, TOPK_DTYPE_COUNT, &choice);
+        options->dtype = (enum topk_dtype)choice;
+        options->dtype_given = true;
+        return good;
     default:
         good = parse_choice(spec, text, scores_names, 3, &choice);
         options->scores_kind = (enum ctl_scores)choice;
@@ -283,6 +296,7 @@ static bool take_option(enum option_code code, const char *text, struct ctl_opti
         return options_parse_page_size(text, options);
     case OPTION_ORDER:
     case OPTION_TIES:
+    case OPTION_DTYPE:
     case OPTION_SCORES:
         return take_choice(code, text, options);
     default:

@@ -13,6 +13,7 @@ struct select_job {
     const struct ctl_options *options;
     struct npy_file scores, lengths, page_table, row_offsets; /* zeroed: not given */
     uint32_t rows, width, k;
+    enum topk_dtype dtype; /* of the scores */
     uint32_t page_table_width;
     bool want_values;
 };

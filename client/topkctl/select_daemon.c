@@ -29,10 +29,10 @@ static void daemon_close(void *state)
     free(daemon);
 }
 
-static uint64_t place(uint64_t *end, bool present, uint64_t elements)
+static uint64_t place(uint64_t *end, bool present, uint64_t elements, uint32_t element_bytes)
 {
     uint64_t start = *end;
-    *end += present ? (elements * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
+    *end += present ? (elements * element_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
     return start;
 }
 
@@ -40,12 +40,12 @@ static struct layout layout_of(const struct select_job *job, uint64_t rows)
 {
     struct layout layout = {0};
     uint64_t end = 0;
-    layout.scores = place(&end, true, rows * job->width);
-    layout.lengths = place(&end, job->lengths.map != NULL, rows);
-    layout.row_offsets = place(&end, job->row_offsets.map != NULL, rows);
-    layout.page_table = place(&end, job->page_table.map != NULL, rows * job->page_table_width);
-    layout.indices = place(&end, true, rows * job->k);
-    layout.values = place(&end, job->want_values, rows * job->k);
+    layout.scores = place(&end, true, rows * job->width, topk_dtype_bytes(job->dtype));
+    layout.lengths = place(&end, job->lengths.map != NULL, rows, 4);
+    layout.row_offsets = place(&end, job->row_offsets.map != NULL, rows, 4);
+    layout.page_table = place(&end, job->page_table.map != NULL, rows * job->page_table_width, 4);
+    layout.indices = place(&end, true, rows * job->k, 4);
+    layout.values = place(&end, job->want_values, rows * job->k, 4);
     layout.end = end;
     return layout;
 }
@@ -134,7 +134,7 @@ static struct topkd_tensor fill(const struct daemon *daemon, const struct npy_fi
     if (file->map == NULL) {
         return (struct topkd_tensor){0};
     }
-    uint64_t row_bytes = columns * 4;
+    uint64_t row_bytes = columns * npy_type_bytes(file->view.type);
     memcpy((char *)topkd_buffer_data(daemon->buffer) + offset_bytes,
            (const char *)file->view.data + block->first_row * row_bytes,
            block->num_rows * row_bytes);
@@ -156,6 +156,7 @@ static enum ctl_exit daemon_run(void *state, struct select_block *block,
         .k = job->k,
         .order = (enum topkd_order)job->options->order,
         .ties = (enum topkd_ties)job->options->ties,
+        .dtype = (enum topkd_dtype)job->dtype,
         .deterministic = job->options->deterministic,
         .lengths_mode = job->lengths.map != NULL ? TOPKD_LENGTHS_REGION : TOPKD_LENGTHS_FULL,
         .lengths = fill(daemon, &job->lengths, layout->lengths, block, 1),

@@ -3,23 +3,59 @@
 
 #include <inttypes.h>
 
-static enum ctl_exit open_file(const struct select_job *job, const char *path, enum npy_type type,
-                               struct npy_file *file)
+static enum ctl_exit refuse_type(const struct select_job *job, const char *path, enum npy_type is,
+                                 enum npy_type needed)
+{
+    return report_failure(
+        job->options, CTL_EXIT_FAILED,
+        "%s holds %s, %s is needed here: a = np.load(FILE); np.save(FILE, a.astype('%s'))", path,
+        npy_type_name(is), npy_type_name(needed), npy_type_descr(needed));
+}
+
+static enum ctl_exit open_any(const struct select_job *job, const char *path, struct npy_file *file)
 {
     char detail[NPY_DETAIL_SIZE];
-    if (path == NULL) {
-        return CTL_EXIT_OK;
+    return npy_open(path, file, detail) == NPY_OK
+               ? CTL_EXIT_OK
+               : report_failure(job->options, CTL_EXIT_FAILED, "%s", detail);
+}
+
+/* A file of int32; none without a path. */
+static enum ctl_exit open_file(const struct select_job *job, const char *path,
+                               struct npy_file *file)
+{
+    enum ctl_exit code = path == NULL ? CTL_EXIT_OK : open_any(job, path, file);
+    if (code == CTL_EXIT_OK && path != NULL && file->view.type != NPY_INT32) {
+        code = refuse_type(job, path, file->view.type, NPY_INT32);
     }
-    if (npy_open(path, file, detail) != NPY_OK) {
-        return report_failure(job->options, CTL_EXIT_FAILED, "%s", detail);
+    return code;
+}
+
+/* The type of the scores: what the file says, or --dtype where it has unnamed elements. */
+static enum ctl_exit open_scores(struct select_job *job)
+{
+    const struct ctl_options *options = job->options;
+    enum ctl_exit code = open_any(job, options->operand, &job->scores);
+    if (code != CTL_EXIT_OK) {
+        return code;
     }
-    if (file->view.type != type) {
-        bool is_float = type == NPY_FLOAT32;
-        return report_failure(
-            job->options, CTL_EXIT_FAILED,
-            "%s holds %s, %s is needed here: a = np.load(FILE); np.save(FILE, a.astype('%s'))",
-            path, is_float ? "int32" : "float32", is_float ? "float32" : "int32",
-            is_float ? "<f4" : "<i4");
+    enum npy_type type = job->scores.view.type;
+    if (type == NPY_INT32) {
+        return refuse_type(job, options->operand, type, NPY_FLOAT32);
+    }
+    job->dtype = options->dtype_given  ? options->dtype
+                 : type == NPY_FLOAT16 ? TOPK_DTYPE_FLOAT16
+                                       : TOPK_DTYPE_FLOAT32;
+    if (type == NPY_BYTES2 && job->dtype == TOPK_DTYPE_FLOAT32) {
+        return report_failure(options, CTL_EXIT_FAILED,
+                              "%s holds %s: say what they are with --dtype bfloat16 or float16",
+                              options->operand, npy_type_name(type));
+    }
+    if ((type == NPY_FLOAT32 && job->dtype != TOPK_DTYPE_FLOAT32) ||
+        (type == NPY_FLOAT16 && job->dtype != TOPK_DTYPE_FLOAT16)) {
+        return report_failure(options, CTL_EXIT_FAILED,
+                              "%s holds %s, and --dtype says %s; leave --dtype out",
+                              options->operand, npy_type_name(type), topk_dtype_name(job->dtype));
     }
     return CTL_EXIT_OK;
 }
@@ -79,24 +115,24 @@ enum ctl_exit select_job_open(const struct ctl_options *options, struct select_j
     *job = (struct select_job){.options = options};
     job->k = options->k;
     job->want_values = options->values != NULL;
-    enum ctl_exit code = open_file(job, options->operand, NPY_FLOAT32, &job->scores);
+    enum ctl_exit code = open_scores(job);
     if (code == CTL_EXIT_OK) {
         code = check_scores(job);
     }
     if (code == CTL_EXIT_OK) {
-        code = open_file(job, options->lengths, NPY_INT32, &job->lengths);
+        code = open_file(job, options->lengths, &job->lengths);
     }
     if (code == CTL_EXIT_OK) {
         code = check_vector(job, options->lengths, &job->lengths);
     }
     if (code == CTL_EXIT_OK) {
-        code = open_file(job, options->row_offsets, NPY_INT32, &job->row_offsets);
+        code = open_file(job, options->row_offsets, &job->row_offsets);
     }
     if (code == CTL_EXIT_OK) {
         code = check_vector(job, options->row_offsets, &job->row_offsets);
     }
     if (code == CTL_EXIT_OK) {
-        code = open_file(job, options->page_table, NPY_INT32, &job->page_table);
+        code = open_file(job, options->page_table, &job->page_table);
     }
     if (code == CTL_EXIT_OK) {
         code = check_page_table(job);
@@ -114,9 +150,9 @@ void select_job_close(struct select_job *job)
 
 uint64_t select_row_bytes(const struct select_job *job)
 {
-    uint64_t numbers = job->width + (uint64_t)job->page_table_width +
-                       (uint64_t)job->k * (job->want_values ? 2 : 1) + 2;
-    return numbers * 4;
+    uint64_t numbers =
+        (uint64_t)job->page_table_width + (uint64_t)job->k * (job->want_values ? 2 : 1) + 2;
+    return numbers * 4 + (uint64_t)job->width * topk_dtype_bytes(job->dtype);
 }
 
 uint32_t select_block_rows(const struct select_job *job, uint64_t row_bytes, uint64_t bytes_max)

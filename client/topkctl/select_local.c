@@ -70,7 +70,8 @@ static enum ctl_exit local_run(void *state, struct select_block *block,
     struct local *local = state;
     const struct select_job *job = local->job;
     const struct topk_args args = {
-        .scores = (const float *)job->scores.view.data + (size_t)block->first_row * job->width,
+        .scores = (const char *)job->scores.view.data +
+                  (size_t)block->first_row * job->width * topk_dtype_bytes(job->dtype),
         .row_stride = job->width,
         .lengths = rows_from(&job->lengths, block->first_row, 1),
         .indices = local->indices,
@@ -88,7 +89,8 @@ static enum ctl_exit local_run(void *state, struct select_block *block,
         .page_table_width = (int32_t)job->page_table_width,
         .page_size_log2 = job->options->page_size_log2,
     };
-    const struct topk_options options = {.order = job->options->order, .ties = job->options->ties};
+    const struct topk_options options = {
+        .order = job->options->order, .ties = job->options->ties, .dtype = job->dtype};
     char detail[TOPK_DETAIL_SIZE] = "";
     uint64_t start_ns = progress_now_ns();
     enum topk_status status = topk_cpu_select(local->cpu, &args, &options, NULL, detail);

@@ -18,6 +18,7 @@ void select_report_json(const struct select_job *job, const struct select_output
     json_u64(&json, "k", job->k);
     json_string(&json, "order", options_order_name(job->options->order));
     json_string(&json, "ties", options_ties_name(job->options->ties));
+    json_string(&json, "dtype", topk_dtype_name(job->dtype));
     json_bool(&json, "deterministic", job->options->deterministic);
     json_string(&json, "where", summary->where);
     json_u64(&json, "blocks", summary->num_blocks);
@@ -74,8 +75,9 @@ void select_report_text(const struct select_job *job, const struct select_output
 {
     char select[TEXT_SIZE];
     char total[TEXT_SIZE];
-    printf("%u rows of %u scores, K %u, order %s, ties %s\n", job->rows, job->width, job->k,
-           options_order_name(job->options->order), options_ties_name(job->options->ties));
+    printf("%u rows of %u %s scores, K %u, order %s, ties %s\n", job->rows, job->width,
+           topk_dtype_name(job->dtype), job->k, options_order_name(job->options->order),
+           options_ties_name(job->options->ties));
     printf("by %s: selecting %s, in all %s, %" PRIu64 " block%s\n", summary->where,
            text_duration(summary->select_ns, select), text_duration(summary->total_ns, total),
            summary->num_blocks, summary->num_blocks == 1 ? "" : "s");

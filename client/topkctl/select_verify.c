@@ -2,6 +2,7 @@
 #include "row_check.h"
 #include "select.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ struct select_verifier {
     uint64_t *marks;    /* [ROW_CHECK_MARKS(width)] */
     int32_t *positions; /* [k] */
     struct page *pages; /* [page_table_width] */
+    float *widened;     /* [width], of scores of 16 bits */
 };
 
 struct select_verifier *select_verifier_create(const struct select_job *job)
@@ -28,7 +30,9 @@ struct select_verifier *select_verifier_create(const struct select_job *job)
     verifier->marks = malloc(ROW_CHECK_MARKS(job->width) * sizeof(*verifier->marks));
     verifier->positions = malloc((size_t)job->k * sizeof(*verifier->positions));
     verifier->pages = calloc((size_t)job->page_table_width + 1, sizeof(*verifier->pages));
-    if (verifier->marks == NULL || verifier->positions == NULL || verifier->pages == NULL) {
+    verifier->widened = malloc((size_t)job->width * sizeof(*verifier->widened));
+    if (verifier->marks == NULL || verifier->positions == NULL || verifier->pages == NULL ||
+        verifier->widened == NULL) {
         select_verifier_destroy(verifier);
         return NULL;
     }
@@ -41,6 +45,7 @@ void select_verifier_destroy(struct select_verifier *verifier)
         free(verifier->marks);
         free(verifier->positions);
         free(verifier->pages);
+        free(verifier->widened);
         free(verifier);
     }
 }
@@ -125,6 +130,37 @@ static enum ctl_exit to_positions(struct select_verifier *verifier, uint32_t row
     return CTL_EXIT_OK;
 }
 
+/* The number of a float16, by the definition of the format: the selector has code of its own. */
+static float float16_number(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float number = exponent == 0 ? ldexpf((float)fraction, -24)
+                                 : ldexpf((float)(1024 + fraction), exponent - 25);
+    if (exponent == 31) {
+        uint32_t image = 0x7f800000u | (fraction != 0 ? 0x00400000u : 0) | (uint32_t)fraction << 13;
+        memcpy(&number, &image, sizeof(number));
+    }
+    return bits >> 15 != 0 ? -number : number;
+}
+
+/* The scores of a row as float32: in the file, or widened. */
+static const float *scores_of(struct select_verifier *verifier, uint32_t row)
+{
+    const struct select_job *job = verifier->job;
+    if (job->dtype == TOPK_DTYPE_FLOAT32) {
+        return (const float *)job->scores.view.data + (size_t)row * job->width;
+    }
+    const uint16_t *halves = (const uint16_t *)job->scores.view.data + (size_t)row * job->width;
+    for (uint32_t i = 0; i < job->width; i++) {
+        uint32_t image = (uint32_t)halves[i] << 16; /* what a bfloat16 is */
+        memcpy(&verifier->widened[i], &image, sizeof(image));
+        if (job->dtype == TOPK_DTYPE_FLOAT16) {
+            verifier->widened[i] = float16_number(halves[i]);
+        }
+    }
+    return verifier->widened;
+}
+
 enum ctl_exit select_verify(struct select_verifier *verifier, const struct select_block *block)
 {
     const struct select_job *job = verifier->job;
@@ -132,7 +168,7 @@ enum ctl_exit select_verify(struct select_verifier *verifier, const struct selec
         uint32_t row = block->first_row + i;
         const int32_t *indices = block->indices + (size_t)i * job->k;
         const struct row_check check = {
-            .scores = (const float *)job->scores.view.data + (size_t)row * job->width,
+            .scores = scores_of(verifier, row),
             .width = (int32_t)job->width,
             .length = length_of(job, row),
             .k = (int32_t)job->k,

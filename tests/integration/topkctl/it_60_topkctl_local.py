@@ -89,6 +89,37 @@ class Positions(ToolTest):
         expected = np.where(plain < 0, -1, moved + offsets[:, None])
         np.testing.assert_array_equal(found, expected)
 
+    def test_scores_of_16_bits(self):
+        halves = self.scores.astype(np.float16)
+        np.save("scores.npy", halves)
+        numbers = halves.astype(np.float32)
+        for order in ("index", "value"):
+            found = self.select(9, "--order", order, "--ties", "lowest", "--values", "values.npy")
+            expected = reference(numbers, np.full(37, 500), 9, order)
+            np.testing.assert_array_equal(found, expected)
+            best = np.load("values.npy")
+            self.assertEqual(best.dtype, np.float32)
+            numbers_there = ~np.isnan(best)
+            found_there = np.take_along_axis(numbers, found, axis=1)
+            np.testing.assert_array_equal(best[numbers_there], found_there[numbers_there])
+        self.assertEqual(
+            self.good_json("select", "scores.npy", "-k", 9, "--local")["dtype"], "float16"
+        )
+
+    def test_bfloat16_is_said_by_an_option(self):
+        """NumPy has no type for it: files hold two bytes that say nothing."""
+        brains = (self.scores.view(np.uint32) >> 16).astype(np.uint16)
+        numbers = (brains.astype(np.uint32) << 16).view(np.float32)
+        for kind in ("V2", "<u2", "<i2"):
+            np.save("scores.npy", brains.view(kind))
+            found = self.select(9, "--dtype", "bfloat16", "--deterministic")
+            np.testing.assert_array_equal(found, reference(numbers, np.full(37, 500), 9))
+            words = ["say what they are with --dtype bfloat16"]
+            self.bad(1, words, "select", "scores.npy", "-k", 9, "--local")
+        np.save("scores.npy", self.scores)
+        words = ["holds float32, and --dtype says bfloat16"]
+        self.bad(1, words, "select", "scores.npy", "-k", 9, "--local", "--dtype", "bfloat16")
+
     def test_one_row_may_have_one_dimension(self):
         np.save("row.npy", self.scores[0])
         np.save("one.npy", self.lengths[:1])
@@ -114,7 +145,7 @@ class Positions(ToolTest):
 
     def test_a_person_sees_first_positions_and_files(self):
         text = self.good("select", "scores.npy", "-k", 3, "--local", "--verify")
-        self.assertIn("37 rows of 500 scores, K 3, order any, ties any\n", text)
+        self.assertIn("37 rows of 500 float32 scores, K 3, order any, ties any\n", text)
         self.assertIn("verified: 37 of 37 rows exact\n", text)
         self.assertIn("\nrow 0: ", text)
         self.assertIn("--out FILE.npy writes all of them", text)

@@ -25,7 +25,7 @@ int main(int argc, char **argv)
         status = npy_writer_commit(out, detail);
     }
     if (status == NPY_OK) {
-        printf("%s %u %" PRIu64 " %" PRIu64 "\n", in.view.type == NPY_FLOAT32 ? "f4" : "i4",
+        printf("%s %u %" PRIu64 " %" PRIu64 "\n", npy_type_descr(in.view.type) + 1,
                in.view.num_dims, in.view.rows, in.view.columns);
     } else {
         printf("%s\n", detail);

@@ -101,6 +101,10 @@ static void accepts_what_numpy_writes(void **state)
                        &(struct npy_view){NPY_FLOAT32, 1, 1, 7, NULL, 0});
         check_accepted(HEADER("<i4", "False", "(9,)") "         \n", version,
                        &(struct npy_view){NPY_INT32, 1, 1, 9, NULL, 0});
+        check_accepted(HEADER("<f2", "False", "(3, 5)"), version,
+                       &(struct npy_view){NPY_FLOAT16, 2, 3, 5, NULL, 0});
+        check_accepted(HEADER("<V2", "False", "(2, 4)"), version,
+                       &(struct npy_view){NPY_BYTES2, 2, 2, 4, NULL, 0});
         check_accepted(HEADER("<i4", "False", "(1, 1)") "\n", version,
                        &(struct npy_view){NPY_INT32, 2, 1, 1, NULL, 0});
     }
@@ -133,7 +137,7 @@ static void refuses_other_types(void **state)
     (void)state;
     static const struct refusal refusals[] = {
         {HEADER("<f8", "False", "(2, 2)"), 32, NPY_E_DTYPE, {"'<f8'", "'<f4'", "astype('<f4')"}},
-        {HEADER("<f2", "False", "(2, 2)"), 8, NPY_E_DTYPE, {"'<f2'", "astype('<f4')"}},
+        {HEADER(">f2", "False", "(2, 2)"), 8, NPY_E_DTYPE, {"'>f2'", "astype('<f4')"}},
         {HEADER(">f4", "False", "(2, 2)"), 16, NPY_E_DTYPE, {"big-endian", "astype('<f4')"}},
         {HEADER(">i4", "False", "(2, 2)"), 16, NPY_E_DTYPE, {"big-endian", "astype('<i4')"}},
         {HEADER("<i8", "False", "(2,)"), 16, NPY_E_DTYPE, {"'<i8'", "astype('<i4')"}},
