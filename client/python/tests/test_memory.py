@@ -181,3 +181,18 @@ def test_a_worker_short_of_time_is_asked_again(tmp_path: Path) -> None:
             assert client.stats()["buffers"] == 100
     finally:
         daemon.stop()
+
+
+def test_shared_arrays_of_16_bits(client: topkd.Client, rng: Any) -> None:
+    scores = client.empty((3, 5000), "float16")
+    assert scores.dtype == np.float16
+    scores[:] = rng.standard_normal(scores.shape).astype(np.float16)
+    before = client.stats()["staged_bytes"]
+    check(scores, client.select(scores, k=100))
+    check(scores[1:, 3:999], client.select(scores[1:, 3:999], k=100))
+    assert client.stats()["staged_bytes"] == before
+    brains = client.empty((2, 300), "bfloat16")
+    assert isinstance(brains, topkd.Array) and brains.dtype == "bfloat16"
+    assert client.select(brains, 0, k=3, values=False).shape == (2, 3)
+    with pytest.raises(topkd.errors.InvalidError, match="NumPy has no bfloat16"):
+        client.empty((2, 300), "bfloat16", framework="numpy")

@@ -10,6 +10,7 @@ import pytest
 
 import topkd
 from inputs import FAMILIES, normal
+from topkd import _dlpack
 from topkd.testing import check, oracle
 
 Select = Callable[..., Any]
@@ -67,6 +68,38 @@ def test_values_page_table_offsets(select: Select, rng: Any) -> None:
     offsets = np.arange(6, dtype=np.int32) * 100000
     got = select(scores, lengths, 64, row_offsets=offsets)
     check(scores, got, lengths, row_offsets=offsets)
+
+
+class Bfloat16:
+    """A tensor of bfloat16, which NumPy has not: the upper halves of float32 numbers, by DLPack."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.halves = np.ascontiguousarray(numbers.view(np.uint32) >> 16).astype(np.uint16)
+        self.numbers = (self.halves.astype(np.uint32) << 16).view(np.float32)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        pointer, shape = self.halves.ctypes.data, self.halves.shape
+        return _dlpack.make((pointer, shape, _dlpack.dense(shape), "bf2", *self.__dlpack_device__()), self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_dlpack.CPU, 0)
+
+
+@pytest.mark.parametrize("family", ["normal", "few_values", "special", "mostly_nan"])
+def test_scores_of_16_bits(select: Select, family: str, rng: Any) -> None:
+    lengths = [3001, 0, 63, 64, 65, -1, 9999]
+    for order in ("any", "index", "value"):
+        numbers = FAMILIES[family](rng, 7, 3001)
+        with np.errstate(over="ignore"):
+            halves = numbers.astype(np.float16)
+        indices, values = select(halves, lengths, 64, order=order, ties="lowest", values=True)
+        assert values.dtype == np.float32
+        check(halves, indices, lengths, order=order, ties="lowest", values=values)
+        check(halves[:, 1:99], select(halves[:, 1:99], k=7))  # rows at any 2 bytes
+        brains = Bfloat16(numbers)
+        indices, values = select(brains, lengths, 64, order=order, ties="lowest", values=True)
+        found = [np.asarray(indices), np.asarray(values)]
+        check(brains.numbers, found[0], lengths, order=order, ties="lowest", values=found[1])
 
 
 def test_layouts(select: Select, rng: Any) -> None:

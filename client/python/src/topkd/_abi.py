@@ -47,6 +47,7 @@ class ClientInfo(c.Structure):
         ("timeout_ms_max", c.c_uint32),
         ("arena_slots", c.c_uint32),
         ("arena_slot_bytes", c.c_uint64),
+        ("dtypes", c.c_uint32),
     ]
 
 
@@ -80,6 +81,7 @@ class SelectRequest(c.Structure):
         ("k", c.c_uint32),
         ("order", c.c_int),
         ("ties", c.c_int),
+        ("dtype", c.c_int),
         ("deterministic", c.c_bool),
         ("lengths_mode", c.c_int),
         ("length_all", c.c_int32),
@@ -135,7 +137,7 @@ class LaneInfo(c.Structure):
 class SelectorOptions(c.Structure):
     """struct topk_options."""
 
-    _fields_: ClassVar = [("order", c.c_int), ("ties", c.c_int)]
+    _fields_: ClassVar = [("order", c.c_int), ("ties", c.c_int), ("dtype", c.c_int)]
 
 
 class SelectorArgs(c.Structure):

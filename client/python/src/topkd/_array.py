@@ -8,16 +8,17 @@ from typing import Any
 from . import _dlpack
 from .errors import invalid, named
 
-_TYPES = {"f4": "<f4", "i4": "<i4"}
-_NAMES = {"float32": "f4", "int32": "i4"}
+_TYPES = {"f4": "<f4", "f2": "<f2", "i4": "<i4"}
+_NAMES = {"float32": "f4", "float16": "f2", "half": "f2", "bfloat16": "bf2", "int32": "i4"}
+_DTYPES = {"f4": "float32", "f2": "float16", "bf2": "bfloat16", "i4": "int32"}
 
 
 def kind_of(dtype: Any) -> str:
-    """ "f4" or "i4" of "float32", numpy.float32, torch.float32 and so on."""
+    """ "f4" of "float32", numpy.float32, torch.float32, and so on."""
     text = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
     kind = _NAMES.get(text.rpartition(".")[2])
     if kind is None:
-        raise invalid(f"dtype {dtype} is neither float32 nor int32")
+        raise invalid(f"dtype {dtype} is none of float32, float16, bfloat16, int32")
     return kind
 
 
@@ -29,7 +30,7 @@ class Array:
 
     Attributes:
         shape: the sizes.
-        dtype: ``"float32"`` or ``"int32"``.
+        dtype: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"int32"``.
         pointer: the address of the first element, on the device.
     """
 
@@ -38,7 +39,7 @@ class Array:
     ) -> None:
         self.pointer = pointer
         self.shape = shape
-        self.dtype = "float32" if kind == "f4" else "int32"
+        self.dtype = _DTYPES[kind]
         self._kind = kind
         self._cuda = cuda
         self._owner = owner
@@ -54,6 +55,8 @@ class Array:
         )
 
     def _interface(self) -> dict[str, Any]:
+        if self._kind not in _TYPES:
+            raise AttributeError("array interfaces have no bfloat16: use __dlpack__")
         return {
             "version": 3,
             "shape": self.shape,
@@ -103,6 +106,8 @@ def wrap(array: Array, framework: str) -> Any:
 
         return torch.from_dlpack(array)
     if framework == "numpy":
+        if array.dtype == "bfloat16":
+            raise invalid("NumPy has no bfloat16: framework='torch', or 'topkd' for a topkd.Array")
         return _numpy().asarray(array)
     if framework == "cupy":
         import cupy

@@ -12,7 +12,7 @@ from . import _abi, _array, _tensors
 from ._buffers import Buffer
 from ._regions import Region
 from ._session import Session
-from ._tensors import ITEM_BYTES, Tensor
+from ._tensors import ITEM_BYTES, Tensor, item_bytes
 from .errors import Error, from_status, invalid, named
 
 
@@ -91,7 +91,7 @@ class Call:
             )
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
         rows = tensor.shape[0]
-        size = max(rows * columns * ITEM_BYTES, 1)
+        size = max(rows * columns * item_bytes(tensor.kind), 1)
         lease = self.session.pool.lease(size, is_copy=True)
         copy_rows(lease.buffer.pointer, columns, tensor, rows, columns)
         self.note_staged(size)
@@ -201,18 +201,17 @@ class Call:
 
 
 def copy_rows(to: int, to_stride: int, tensor: Tensor, rows: int, columns: int) -> None:
-    """Copies a matrix or vector of 4-byte elements between places in host memory."""
+    """Copies a matrix or vector between places in host memory."""
+    item = item_bytes(tensor.kind)
     stride = tensor.strides[0]
     if len(tensor.shape) == 1:
         rows, columns, stride, to_stride = 1, rows, rows, rows
     if stride == columns == to_stride or rows == 1:
-        c.memmove(to, tensor.pointer, rows * columns * ITEM_BYTES)
+        c.memmove(to, tensor.pointer, rows * columns * item)
         return
     for row in range(rows):
         c.memmove(
-            to + row * to_stride * ITEM_BYTES,
-            tensor.pointer + row * stride * ITEM_BYTES,
-            columns * ITEM_BYTES,
+            to + row * to_stride * item, tensor.pointer + row * stride * item, columns * item
         )
 
 

@@ -169,7 +169,8 @@ class Client:
 
         Args:
             shape: sizes, or one number.
-            dtype: float32 or int32, by name or as a type of NumPy or torch.
+            dtype: float32, float16, bfloat16 or int32, by name or as a type of NumPy or torch.
+                NumPy has no bfloat16: name another framework with it.
             framework: of the result: ``"numpy"``, ``"torch"``, ``"cupy"``, ``"jax"``, ``"numba"``, or
                 ``"topkd"`` for a plain ``topkd.Array``. None: NumPy on the CPU device if it is
                 there, else ``"topkd"``.
@@ -181,7 +182,7 @@ class Client:
         kind = _array.kind_of(dtype)
         if any(size < 0 for size in sizes):
             raise invalid(f"shape {sizes}: no size may be below 0")
-        num_bytes = _tensors.ITEM_BYTES
+        num_bytes = _tensors.item_bytes(kind)
         for size in sizes:
             num_bytes *= size
         session = self._session
@@ -198,6 +199,7 @@ class Client:
             session.leave()
         if framework is None:
             framework = "numpy" if not session.is_cuda and _array.has_numpy() else "topkd"
+            framework = "topkd" if kind == "bf2" else framework
         return _array.wrap(_array.Array(pointer, sizes, kind, cuda, owner), framework)
 
     def trim(self) -> int:
@@ -238,7 +240,7 @@ class Client:
         be named, it blocks until the result is written.)
 
         Args:
-            scores: float32 [rows, width] (rows may be further apart than width), or [width] for one
+            scores: float32, float16 or bfloat16 [rows, width] (rows may be further apart than width), or [width] for one
                 row. On the CPU device arrays of ``empty`` are read in place, others are copied. On a
                 GPU they are read where they are; their memory is registered once an allocation.
             lengths: how many scores of each row are valid: None (all), one number for every row, a
@@ -561,13 +563,14 @@ class Client:
 def _set_scores(call: Call, tensor: _tensors.Tensor) -> tuple[int, ...]:
     """Places the scores; returns the rows as a shape, () for one row without a dimension."""
     request = call.request
+    request.dtype = _tensors.check_scores(tensor)
     if len(tensor.shape) == 1:
-        _tensors.check_vector(tensor, "f4", tensor.shape[0], "scores")
+        _tensors.check_vector(tensor, tensor.kind, tensor.shape[0], "scores")
         rows, width = 1, tensor.shape[0]
         stride = width
         shape: tuple[int, ...] = ()
     else:
-        width, stride = _tensors.check_matrix(tensor, "f4", -1, "scores")
+        width, stride = _tensors.check_matrix(tensor, tensor.kind, -1, "scores")
         rows = tensor.shape[0]
         shape = (rows,)
     if not 0 < width <= _U32_MAX or rows > _U32_MAX:

@@ -167,9 +167,9 @@ def _workspace(
     if found is not None:
         stream.workspaces.move_to_end(key)
         return found
-    k, rows, width, alignment, order, ties = key
+    k, rows, width, alignment, order, ties, dtype = key
     library, detail = selector_library(), c.create_string_buffer(_DETAIL_BYTES)
-    shape = _abi.SelectorShape(k, rows, width, alignment, _abi.SelectorOptions(order, ties))
+    shape = _abi.SelectorShape(k, rows, width, alignment, _abi.SelectorOptions(order, ties, dtype))
     plan = _abi.SelectorPlan()
     status = library.topk_plan_make(c.byref(shape), c.byref(_device(cuda)), c.byref(plan), detail)
     _raise(status, detail)
@@ -190,7 +190,7 @@ def select(
     library, detail = selector_library(), c.create_string_buffer(_DETAIL_BYTES)
     _raise(library.topk_args_check(c.byref(args), c.byref(options), detail), detail)
     key = (args.k, _bucket(args.num_rows), _bucket(args.width), alignment, options.order,
-           options.ties)
+           options.ties, options.dtype)
     with _entered(cuda) as driver:
         capturing = c.c_int()
         _check(driver, driver.cuStreamIsCapturing(handle, c.byref(capturing)), "not a stream")

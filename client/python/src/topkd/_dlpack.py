@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 
-_INT, _UINT, _FLOAT = 0, 1, 2
-_TO_KIND = {(_INT, 32): "i4", (_INT, 64): "i8", (_FLOAT, 32): "f4"}
+_INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4
+_TO_KIND = {
+    (_INT, 32): "i4", (_INT, 64): "i8", (_FLOAT, 32): "f4", (_FLOAT, 16): "f2", (_BFLOAT, 16): "bf2",
+}
 _FROM_KIND = {kind: code for code, kind in _TO_KIND.items()}
-_CODE_NAMES = {_INT: "int", _UINT: "uint", _FLOAT: "float", 4: "bfloat", 6: "bool"}
+_CODE_NAMES = {_INT: "int", _UINT: "uint", _FLOAT: "float", _BFLOAT: "bfloat", 6: "bool"}
 
 
 class _Tensor(c.Structure):

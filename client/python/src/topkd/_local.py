@@ -11,7 +11,7 @@ from typing import Any
 from . import _abi, _array, _cuda, _fork, _tensors
 from ._call import choice, clamp, empty_beside, host_lengths, positive, read_out, split_out
 from ._library import selector_library
-from ._tensors import ITEM_BYTES, Tensor
+from ._tensors import Tensor
 from .errors import invalid, named
 
 DETAIL_BYTES = 192  # TOPK_DETAIL_SIZE
@@ -85,13 +85,15 @@ class _Request:
         self.args = _abi.SelectorArgs()
         self.cuda = scores.cuda
         self.keep: list[Any] = [scores.owner]
+        self.dtype = _tensors.check_scores(scores)
+        self._item_bytes = _tensors.item_bytes(scores.kind)
         if len(scores.shape) == 1:
-            _tensors.check_vector(scores, "f4", scores.shape[0], "scores")
+            _tensors.check_vector(scores, scores.kind, scores.shape[0], "scores")
             rows, width = 1, scores.shape[0]
             stride = width
             self.shape: tuple[int, ...] = ()
         else:
-            width, stride = _tensors.check_matrix(scores, "f4", -1, "scores")
+            width, stride = _tensors.check_matrix(scores, scores.kind, -1, "scores")
             rows = scores.shape[0]
             self.shape = (rows,)
         if width == 0:
@@ -161,8 +163,8 @@ class _Request:
         setattr(self.args, "index_stride" if field == "indices" else "value_stride", stride)
 
     def alignment(self) -> int:
-        """Bytes to which every row start is aligned: 4 ... 128, a power of two."""
-        common = math.gcd(self.args.scores or 128, self.args.row_stride * ITEM_BYTES, 128)
+        """Bytes to which every row start is aligned: those of a score ... 128, a power of two."""
+        common = math.gcd(self.args.scores or 128, self.args.row_stride * self._item_bytes, 128)
         return common & -common
 
 
@@ -208,12 +210,12 @@ def select(
     request = _Request(tensor)
     request.args.k = min(positive(k, "k"), _INT32_MAX)
     options = _abi.SelectorOptions(
-        choice(order, _abi.ORDERS, "order"), choice(ties, _abi.TIES, "ties")
+        choice(order, _abi.ORDERS, "order"), choice(ties, _abi.TIES, "ties"), request.dtype
     )
     if deterministic:
         if order == "value":
             raise invalid("deterministic means order by index: not together with order='value'")
-        options = _abi.SelectorOptions(_abi.ORDERS["index"], _abi.TIES["lowest"])
+        options = _abi.SelectorOptions(_abi.ORDERS["index"], _abi.TIES["lowest"], request.dtype)
     request.set_lengths(lengths)
     request.set_tables(page_table, page_size, row_offsets)
     made = _outputs(request, tensor, values, out)

@@ -13,9 +13,17 @@ from typing import Any
 from . import _dlpack
 from .errors import Error, invalid, named
 
-ITEM_BYTES = 4  # all tensors of a request: float32 or int32
+ITEM_BYTES = 4  # all tensors of a request but the scores: float32 or int32
 
-_KIND_NAMES = {"f4": "float32", "i4": "int32", "i8": "int64"}
+_KIND_NAMES = {"f4": "float32", "f2": "float16", "bf2": "bfloat16", "i4": "int32", "i8": "int64"}
+
+# What scores may be, with the numbers of the C headers' dtype.
+SCORE_KINDS = {"f4": 0, "f2": 1, "bf2": 2}
+
+
+def item_bytes(kind: str) -> int:
+    """Of a kind of a request's tensors."""
+    return int(kind[-1])
 
 
 class Tensor:
@@ -50,7 +58,7 @@ class Tensor:
             if size == 0:
                 return 0
             last += (size - 1) * stride
-        return (last + 1) * ITEM_BYTES
+        return (last + 1) * item_bytes(self.kind)
 
 
 # ---- One reader for each framework ---------------------------------------------------------------
@@ -64,10 +72,12 @@ def _read_numpy(array: Any) -> Tensor:
     if kind[0] == ">":
         raise invalid(f"an array has the byte order of other machines ({kind}): convert it")
     kind = kind[1:]
+    if kind == "V2" and getattr(getattr(array, "dtype", None), "name", "") == "bfloat16":
+        kind = "bf2"  # of ml_dtypes, which NumPy itself has no name for
     if strides is None:
         strides = (shape[1], 1) if len(shape) == 2 else _dlpack.dense(shape)
     else:
-        item = int(kind[1:])
+        item = int(kind.lstrip("abcdefghijklmnopqrstuvwxyzUSV"))
         strides = tuple(step // item for step in strides)
     return Tensor(interface["data"][0], shape, strides, kind, -1, "numpy", array)
 
@@ -130,7 +140,10 @@ def _read_dlpack(array: Any, framework: str) -> Tensor:
 def _torch_reader() -> Callable[[Any], Tensor]:
     import torch
 
-    kinds = {torch.float32: "f4", torch.int32: "i4", torch.int64: "i8"}
+    kinds = {
+        torch.float32: "f4", torch.float16: "f2", torch.bfloat16: "bf2", torch.int32: "i4",
+        torch.int64: "i8",
+    }
 
     def read(tensor: Any) -> Tensor:
         kind = kinds.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
@@ -218,6 +231,15 @@ def check_kind(tensor: Tensor, kind: str, name: str) -> None:
     if tensor.kind != kind:
         got = _KIND_NAMES.get(tensor.kind, tensor.kind)
         raise invalid(f"{name}: dtype {got}, {_KIND_NAMES[kind]} is needed: convert it first")
+
+
+def check_scores(tensor: Tensor) -> int:
+    """The C headers' number of the scores' type."""
+    dtype = SCORE_KINDS.get(tensor.kind)
+    if dtype is None:
+        got = _KIND_NAMES.get(tensor.kind, tensor.kind)
+        raise invalid(f"scores: dtype {got}, float32, float16 or bfloat16 is needed: convert it first")
+    return dtype
 
 
 def check_matrix(tensor: Tensor, kind: str, rows: int, name: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ def ranks(scores: Any) -> Any:
     """Unsigned numbers that compare as the contract says: +inf > finite > -inf > NaN, -0 = +0.
 
     Args:
-        scores: float32, any shape.
+        scores: float32, or what converts to it exactly (float16, bfloat16 of ml_dtypes), any shape.
     Returns:
         uint32 of that shape, larger is better; equal numbers are ties.
     """
@@ -94,9 +94,17 @@ def check(
             got = _unpage(got, np.asarray(page_table)[row], page_size, int(length), row)
         _check_row(scores[row, :length], got, order, ties, row)
         if values is not None:
-            wanted = np.where(got < 0, np.float32(-np.inf), scores[row][np.maximum(got, 0)])
+            wanted = np.where(got < 0, np.float32(-np.inf), _numbers(scores[row])[np.maximum(got, 0)])
             same = wanted.astype(np.float32).view(np.uint32) == np.asarray(values)[row].view(np.uint32)
             assert same.all(), f"row {row}: value {int(np.argmin(same))} is not the score there"
+
+
+def _numbers(scores: Any) -> Any:
+    """As float32; a NaN of float16 is quiet then."""
+    numbers = scores.astype(np.float32)
+    if scores.dtype == np.float16:
+        numbers.view(np.uint32)[np.isnan(numbers)] |= np.uint32(0x00400000)
+    return numbers
 
 
 def _unpage(got: Any, table: Any, page_size: int, length: int, row: int) -> Any:
