@@ -79,13 +79,13 @@ LAYOUT(unregister_request, wire_unregister_request, unregister_request_fields);
 #define STRUCT wire_select_request
 static const struct field select_request_fields[] = {
     L(scores, region_ref), S(row_stride), U(rows), U(width), U(k), U(order), U(ties),
-    B(want_values), E(lengths_mode, WIRE_LENGTHS_REGION), S(length_all),
+    U(dtype), B(want_values), E(lengths_mode, WIRE_LENGTHS_REGION), S(length_all),
     C(num_lengths, WIRE_LENGTHS_MAX), FIELD(lengths_inline, .type = FIELD_LENGTHS),
     L(lengths, region_ref), E(output_mode, WIRE_OUTPUT_ARENA), L(indices, region_ref),
     S(index_stride), L(values, region_ref), S(value_stride), L(page_table, region_ref),
     S(page_table_stride), U(page_table_width), U(page_size_log2), L(row_offsets, region_ref),
     L(wait, semaphore_ref), L(signal, semaphore_ref), E(reply_when, WIRE_REPLY_ENQUEUED),
-    U(timeout_ms), U(dtype)};
+    U(timeout_ms)};
 #undef STRUCT
 LAYOUT(select_request, wire_select_request, select_request_fields);
 
@@ -175,7 +175,7 @@ LAYOUT(lane_open_reply, wire_lane_open_reply, lane_open_reply_fields);
 
 #define STRUCT wire_bucket_stats
 static const struct field bucket_stats_fields[] = {
-    U(bucket), U(rows), U(width), U(k), U(requests), U(dtype)};
+    U(bucket), U(rows), U(width), U(k), U(dtype), U(requests)};
 #undef STRUCT
 LAYOUT(bucket_stats, wire_bucket_stats, bucket_stats_fields);
 

@@ -78,7 +78,7 @@ class Looking(WithClients):
         text = self.good("stats", *self.url)
         self.assertRegex(text, r"(?m)^COUNTER +cpu$")
         self.assertRegex(text, r"(?m)^lengths clamped +2$")
-        self.assertRegex(text, r"(?m)^DEVICE +BUCKET +ROWS +WIDTH +K +SELECTIONS$")
+        self.assertRegex(text, r"(?m)^DEVICE +BUCKET +ROWS +WIDTH +K +DTYPE +SELECTIONS$")
 
     def test_a_device_that_is_not_there(self):
         for command in ("ping", "sessions", "stats"):

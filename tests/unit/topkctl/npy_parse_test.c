@@ -42,7 +42,8 @@ static struct bytes make(unsigned version, const char *header, size_t data_bytes
 static void check_accepted(const char *header, unsigned version, const struct npy_view *expected)
 {
     char detail[NPY_DETAIL_SIZE] = "";
-    size_t data_bytes = (size_t)(expected->rows * expected->columns * 4);
+    size_t data_bytes =
+        (size_t)(expected->rows * expected->columns * npy_type_bytes(expected->type));
     struct bytes file = make(version, header, data_bytes);
     struct npy_view view = {0};
     enum npy_status status = npy_parse(file.data, file.size, &view, detail);

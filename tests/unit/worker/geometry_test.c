@@ -440,7 +440,7 @@ static void exhaustive_of(enum topk_dtype dtype)
                                 }
                             }
     assert_true(num_passed > 10000);
-    assert_true(num_overlaps > 10000);
+    assert_true(num_overlaps > 1000);
 }
 
 static void exhaustive_small(void **state)
