@@ -18,6 +18,22 @@ static void check_answered(const struct http_request *request)
                    (unsigned char)*at);
 }
 
+/* What is decided of the first bytes stays so. Looking at every prefix of every input would take
+ * nine tenths of the time: each input draws its own, so that a search comes by all lengths. */
+static void check_prefixes(const char *bytes, size_t size, uint32_t status)
+{
+    uint32_t drawn = 2166136261u; /* FNV-1a */
+    for (size_t i = size > 16 ? size - 16 : 0; i < size; i++)
+        drawn = (drawn ^ (unsigned char)bytes[i]) * 16777619u;
+    const size_t cuts[] = {size - 1, drawn % size, (drawn >> 16) % size};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        struct http_request before;
+        const uint32_t earlier = http_request_parse(bytes, cuts[i], &before);
+        FUZZ_CHECK(earlier == 0 || earlier == status, "%u at %zu bytes, %u at %zu", earlier,
+                   cuts[i], status, size);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct http_request request;
@@ -33,11 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(status != 0 || size < HTTP_HEAD_SIZE_MAX, "it waits for ever");
     FUZZ_CHECK(status == 0 || status == 200 || strcmp(http_reason(status), http_reason(500)) != 0,
                "status %u", status);
-    for (size_t cut = size; cut > 0; cut = cut * 7 / 8) {
-        struct http_request before;
-        const uint32_t earlier = http_request_parse(bytes, cut - 1, &before);
-        FUZZ_CHECK(earlier == 0 || earlier == status, "%u at %zu bytes, %u at %zu", earlier,
-                   cut - 1, status, size);
-    }
+    if (size > 0)
+        check_prefixes(bytes, size, status);
     return 0;
 }
