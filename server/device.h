@@ -9,7 +9,9 @@
 #define TOPKD_SERVER_DEVICE_H
 
 #include "bucket.h"
+#include "gate.h"
 #include "peer.h"
+#include "socket_file.h"
 #include "topk_select.h"
 #include "topkd_wire.h"
 
@@ -26,11 +28,11 @@ struct device_config {
     uint32_t client_lanes_max;   /* mailboxes open at once */
     uint32_t lane_idle_ms;       /* a mailbox without a step for so long is disarmed */
     const char *shm_prefix;      /* of the names of shared objects; kept by pointer */
-    /* Of the worker's socket; a device that needs a side socket puts it beside, with that mode and
-     * group (-1: leave it). */
+    /* Of the worker's socket; a device that needs a side socket puts it beside, with those rights
+     * and open to whom the gate admits. */
     const char *socket_path;
-    uint32_t socket_mode;
-    int64_t socket_gid;
+    struct socket_rights socket_rights;
+    struct gate *gate;
 };
 
 /* A backend's own struct begins with it. */

@@ -276,7 +276,7 @@ static enum topkd_status channel_open(struct device_cuda *cuda, const struct dev
         return detail_set(detail, TOPKD_E_INVALID, "socket path %s does not end in .sock", from);
     (void)snprintf(path, sizeof(path), "%.*s%s", (int)(length - 5), from, FD_SOCKET_SUFFIX);
     struct fd_channel_config channel = {
-        .path = path, .mode = config->socket_mode, .gid = config->socket_gid};
+        .path = path, .rights = config->socket_rights, .gate = config->gate};
     return fd_channel_open(&channel, &cuda->channel, detail);
 }
 

@@ -70,15 +70,7 @@ static enum topkd_status set_up_file(struct endpoint *endpoint,
     endpoint->owns_file = true;
     endpoint->file_dev = file.st_dev;
     endpoint->file_ino = file.st_ino;
-    if (config->gid >= 0 && chown(path, (uid_t)-1, (gid_t)config->gid) != 0)
-        return detail_set(detail, TOPKD_E_SYSTEM,
-                          "%s: cannot give the socket to group %" PRId64
-                          ": %s; the daemon's user must be a member of socket.group",
-                          path, config->gid, strerror(errno));
-    if (chmod(path, (mode_t)config->mode) != 0)
-        return detail_set(detail, TOPKD_E_SYSTEM, "%s: cannot set the mode %04o: %s", path,
-                          config->mode, strerror(errno));
-    return TOPKD_OK;
+    return socket_file_init(&endpoint->file, path, &config->rights, detail);
 }
 
 static enum topkd_status listen_on(struct endpoint *endpoint, const struct endpoint_config *config,
@@ -178,6 +170,8 @@ static void on_sweep(uv_timer_t *timer)
             endpoint_pipe_doom(pipe);
     if (!endpoint->is_accepting)
         start_accepting(endpoint);
+    if (endpoint->owns_file)
+        socket_file_follow(&endpoint->file);
 }
 
 static void on_later(uv_idle_t *idle)

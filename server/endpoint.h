@@ -18,6 +18,7 @@
 #define TOPKD_SERVER_ENDPOINT_H
 
 #include "peer.h"
+#include "socket_file.h"
 #include "topkd_status.h"
 
 #include <stdbool.h>
@@ -52,8 +53,7 @@ struct endpoint_config {
     uv_loop_t *loop;
     const char *url; /* "ipc:///path"; the path's length is checked */
     int listen_fd;   /* a listening socket there that somebody else made and removes; -1: none */
-    uint32_t mode;   /* of the socket file */
-    int64_t gid;     /* that owns the socket file; -1: leave it */
+    struct socket_rights rights; /* of the socket file */
     struct endpoint_limits limits;
     const struct endpoint_handler *handler; /* kept by pointer */
     void *owner;                            /* passed back */

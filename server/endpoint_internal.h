@@ -87,6 +87,7 @@ struct endpoint {
     bool owns_file; /* the socket file is removed at the end if it still is the one made */
     dev_t file_dev;
     ino_t file_ino;
+    struct socket_file file;
     struct sockaddr_un address;
     uv_poll_t listen_poll;
     uv_timer_t sweep;

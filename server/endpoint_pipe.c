@@ -54,7 +54,7 @@ static void free_if_unused(struct endpoint_pipe *pipe)
 {
     if (!pipe->is_forgotten || pipe->has_handle || pipe->num_requests > 0)
         return;
-    free(pipe->groups.ids);
+    peer_groups_free(&pipe->groups);
     free(pipe);
 }
 
@@ -260,27 +260,6 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static void read_peer(struct endpoint_pipe *pipe)
-{
-    struct ucred credentials;
-    socklen_t size = sizeof(credentials);
-    pipe->peer = (struct peer){.uid = -1, .gid = -1, .pid = -1};
-    if (getsockopt(pipe->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-        return;
-    pipe->peer =
-        (struct peer){.uid = credentials.uid, .gid = credentials.gid, .pid = credentials.pid};
-    size = 0;
-    /* Without room the kernel says how much it needs. */
-    if (getsockopt(pipe->fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) == 0 || errno != ERANGE)
-        return;
-    uint32_t *ids = malloc(size);
-    if (ids == NULL || getsockopt(pipe->fd, SOL_SOCKET, SO_PEERGROUPS, ids, &size) != 0) {
-        free(ids);
-        return;
-    }
-    pipe->groups = (struct peer_groups){.num_ids = size / (uint32_t)sizeof(*ids), .ids = ids};
-}
-
 /* A fresh socket has room for these few bytes. */
 static bool send_greeting(const struct endpoint_pipe *pipe)
 {
@@ -302,14 +281,14 @@ void endpoint_pipe_open(struct endpoint *endpoint, int fd)
     pipe->endpoint = endpoint;
     pipe->fd = fd;
     pipe->last_out = &pipe->first_out;
-    read_peer(pipe);
+    peer_read(fd, &pipe->peer, &pipe->groups);
     bool is_full = endpoint->num_pipes >= endpoint->limits.pipes_max;
     if (is_full)
         log_warn("connection_refused",
                  "reason=limits.connections_max limit=%" PRIu32 " uid=%" PRId64 " pid=%" PRId64,
                  endpoint->limits.pipes_max, pipe->peer.uid, pipe->peer.pid);
     if (is_full || !send_greeting(pipe) || uv_poll_init(endpoint->loop, &pipe->poll, fd) != 0) {
-        free(pipe->groups.ids);
+        peer_groups_free(&pipe->groups);
         free(pipe);
         close(fd);
         return;

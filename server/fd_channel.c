@@ -60,6 +60,7 @@ static bool channel_turn(struct fd_channel *channel)
         fd_connection_accept(channel);
     }
     fd_channel_expire(channel);
+    socket_file_follow(&channel->file);
     return true;
 }
 
@@ -87,41 +88,39 @@ static void raise_open_files(void)
     }
 }
 
-/* A bound, listening socket with the wished mode, in *fd_p. */
-static enum topkd_status channel_listen(const struct fd_channel_config *config,
-                                        const struct sockaddr_un *address, int *fd_p, char *detail)
+/* A bound, listening socket in channel->listen_fd. */
+static enum topkd_status channel_listen(struct fd_channel *channel, char *detail)
 {
+    const char *path = channel->config.path;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         return detail_set(detail, TOPKD_E_SYSTEM, "socket: %s", strerror(errno));
     }
     const char *what = "unlink";
-    int error = unlink(config->path) != 0 && errno != ENOENT ? errno : 0;
-    /* Nobody may connect between bind and chmod: the file comes into being closed. */
+    enum topkd_status status = TOPKD_OK;
+    int error = unlink(path) != 0 && errno != ENOENT ? errno : 0;
     if (!error) {
         what = "bind";
-        error = fchmod(fd, 0) != 0 ? errno : 0;
-        error =
-            !error && bind(fd, (const struct sockaddr *)address, sizeof(*address)) ? errno : error;
+        error = bind(fd, (const struct sockaddr *)&channel->address, sizeof(channel->address))
+                    ? errno
+                    : 0;
     }
-    if (!error && config->gid >= 0) {
-        what = "chown";
-        error = chown(config->path, (uid_t)-1, (gid_t)config->gid) ? errno : 0;
-    }
+    /* Until it listens nobody can connect. */
     if (!error) {
-        what = "chmod";
-        error = chmod(config->path, (mode_t)config->mode) ? errno : 0;
+        status = socket_file_init(&channel->file, path, &channel->config.rights, detail);
     }
-    if (!error) {
+    if (!error && status == TOPKD_OK) {
         what = "listen";
         error = listen(fd, (int)FD_CHANNEL_CONNECTIONS_MAX) ? errno : 0;
     }
     if (error) {
-        close(fd);
-        return detail_set(detail, TOPKD_E_SYSTEM, "%s of %s: %s", what, config->path,
-                          strerror(error));
+        status = detail_set(detail, TOPKD_E_SYSTEM, "%s of %s: %s", what, path, strerror(error));
     }
-    *fd_p = fd;
+    if (status != TOPKD_OK) {
+        close(fd);
+        return status;
+    }
+    channel->listen_fd = fd;
     return TOPKD_OK;
 }
 
@@ -150,8 +149,7 @@ enum topkd_status fd_channel_open(const struct fd_channel_config *config,
     }
     pthread_mutex_init(&channel->lock, NULL);
     raise_open_files();
-    enum topkd_status status =
-        channel_listen(&channel->config, &channel->address, &channel->listen_fd, detail);
+    enum topkd_status status = channel_listen(channel, detail);
     if (status != TOPKD_OK) {
         goto err_free;
     }

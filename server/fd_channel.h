@@ -3,15 +3,18 @@
  *
  * A thread of its own accepts, takes the packets of topkd_fd.h and keeps the descriptors under a
  * random ticket until a registration takes them or they expire; in the other direction it gives
- * out published descriptors. A ticket is worth something only to the process that the kernel named
- * when it connected, so whoever may not open a session can do nothing here either. Everything is
- * bounded: connections, descriptors, tickets, time, and what one process may take of these. A slow
- * or hostile peer can make others wait for a place here, never for the worker's loop.
+ * out published descriptors. Who may come is who may come to the worker's own socket: the kernel
+ * judges by the same rights of the file, the gate by the same lists. A ticket is worth something
+ * only to the process that the kernel named when it connected. Everything is bounded: connections,
+ * descriptors, tickets, time, and what one process may take of these. A slow or hostile peer can
+ * make others wait for a place here, never for the worker's loop.
  */
 #ifndef TOPKD_SERVER_FD_CHANNEL_H
 #define TOPKD_SERVER_FD_CHANNEL_H
 
+#include "gate.h"
 #include "peer.h"
+#include "socket_file.h"
 #include "topkd_fd.h"
 #include "topkd_status.h"
 
@@ -28,9 +31,9 @@ struct fd_channel;
 #define FD_CHANNEL_FDS_MAX 4096u            /* choice: descriptors waiting, all tickets */
 
 struct fd_channel_config {
-    const char *path;   /* of the socket file; a leftover one is replaced */
-    uint32_t mode;      /* of the socket file */
-    int64_t gid;        /* that owns it; -1: leave it */
+    const char *path; /* of the socket file; a leftover one is replaced */
+    struct socket_rights rights;
+    struct gate *gate;  /* kept by pointer */
     uint32_t ticket_ms; /* 0: FD_TICKET_MS */
 };
 

@@ -18,40 +18,6 @@ void fd_connection_close(struct fd_channel *channel, struct fd_connection *conne
     *connection = (struct fd_connection){.fd = -1};
 }
 
-void fd_connection_accept(struct fd_channel *channel)
-{
-    int fd = accept4(channel->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-        return; /* the peer has gone again, or descriptors are short: poll tells next time */
-    }
-    struct ucred cred;
-    socklen_t size = sizeof(cred);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0) {
-        close(fd);
-        return;
-    }
-    struct fd_connection *unused = NULL;
-    uint32_t num_own = 0;
-    for (uint32_t i = 0; i < FD_CHANNEL_CONNECTIONS_MAX; i++) {
-        struct fd_connection *connection = &channel->connections[i];
-        if (connection->fd < 0) {
-            unused = connection;
-        } else {
-            num_own += connection->peer.pid == cred.pid;
-        }
-    }
-    if (!unused || num_own >= FD_CHANNEL_PEER_CONNECTIONS_MAX) {
-        log_warn("fd_channel_full", "pid=%d own=%u", (int)cred.pid, num_own);
-        close(fd);
-        return;
-    }
-    *unused = (struct fd_connection){
-        .fd = fd,
-        .peer = {.uid = cred.uid, .gid = cred.gid, .pid = cred.pid},
-        .deadline_ms = fd_channel_now_ms() + CONNECTION_MS,
-    };
-}
-
 /* A peer that does not take the one packet owed to it loses it. `fd` travels along unless -1. */
 static void answer_send(struct fd_connection *connection, struct fd_answer *answer, int fd)
 {
@@ -81,6 +47,52 @@ static void answer_error(struct fd_connection *connection, enum topkd_status sta
     struct fd_answer answer = {.status = status};
     memcpy(answer.detail, detail, strnlen(detail, sizeof(answer.detail) - 1)); /* cut to fit */
     answer_send(connection, &answer, -1);
+}
+
+/* A place for one more connection of the peer, or NULL. */
+static struct fd_connection *place_for(struct fd_channel *channel, const struct peer *peer)
+{
+    struct fd_connection *unused = NULL;
+    uint32_t num_own = 0;
+    for (uint32_t i = 0; i < FD_CHANNEL_CONNECTIONS_MAX; i++) {
+        struct fd_connection *connection = &channel->connections[i];
+        if (connection->fd < 0) {
+            unused = connection;
+        } else {
+            num_own += connection->peer.pid == peer->pid;
+        }
+    }
+    if (unused && num_own < FD_CHANNEL_PEER_CONNECTIONS_MAX) {
+        return unused;
+    }
+    log_warn("fd_channel_full", "pid=%lld own=%u", (long long)peer->pid, num_own);
+    return NULL;
+}
+
+void fd_connection_accept(struct fd_channel *channel)
+{
+    int fd = accept4(channel->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        return; /* the peer has gone again, or descriptors are short: poll tells next time */
+    }
+    char detail[WIRE_DETAIL_SIZE] = "";
+    struct fd_connection connection = {.fd = fd,
+                                       .deadline_ms = fd_channel_now_ms() + CONNECTION_MS};
+    struct peer_groups groups;
+    peer_read(fd, &connection.peer, &groups);
+    bool is_admitted = gate_admits(channel->config.gate, &connection.peer, &groups, detail);
+    peer_groups_free(&groups);
+    struct fd_connection *place = is_admitted ? place_for(channel, &connection.peer) : NULL;
+    if (place) {
+        *place = connection;
+        return;
+    }
+    if (!is_admitted) { /* it gets an answer, never a place */
+        log_info("fd_channel_refused", "uid=%lld pid=%lld", (long long)connection.peer.uid,
+                 (long long)connection.peer.pid);
+        answer_error(&connection, TOPKD_E_NOT_PERMITTED, detail);
+    }
+    close(fd);
 }
 
 /* Sends a copy of the published descriptor; under the lock, so that it is not unpublished and

@@ -33,6 +33,7 @@ struct fd_published {
 struct fd_channel {
     struct fd_channel_config config;
     struct sockaddr_un address;
+    struct socket_file file; /* the thread's, once it runs */
     int listen_fd;
     int stop_fd; /* eventfd: the thread ends */
     pthread_t thread;

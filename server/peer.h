@@ -17,4 +17,8 @@ struct peer_groups {
     uint32_t *ids; /* NULL: none */
 };
 
+/* Asks the kernel about a connected Unix socket. The groups are freed with peer_groups_free. */
+void peer_read(int fd, struct peer *peer_p, struct peer_groups *groups_p);
+void peer_groups_free(struct peer_groups *groups);
+
 #endif

@@ -345,10 +345,10 @@ static bool has_id(const struct settings_ids *ids, uint32_t id)
     return false;
 }
 
-bool settings_allow(const struct settings *settings, uid_t uid_self, uid_t uid, gid_t gid,
+bool settings_allow(const struct settings_access *access, uid_t uid_self, uid_t uid, gid_t gid,
                     const struct peer_groups *groups)
 {
-    const struct settings_ids *uids = &settings->access.uids, *gids = &settings->access.gids;
+    const struct settings_ids *uids = &access->uids, *gids = &access->gids;
     if (uid == 0 || uid == uid_self)
         return true;
     if (uids->num_ids == 0 && gids->num_ids == 0)

@@ -27,6 +27,7 @@
 #define SETTINGS_REPORT_LINES 16u /* choice: errors reported at once; further ones are counted */
 #define SETTINGS_LINE_SIZE 384u
 #define SETTINGS_GROUP_NONE (-1)
+#define SETTINGS_SOCKET_NAME "topkd.sock" /* in socket.directory: where clients begin */
 
 /* A list of uids or gids, in the order of the file, without repetitions. */
 struct settings_ids {
@@ -138,7 +139,7 @@ void settings_merge_live(struct settings *current, const struct settings *fresh,
 
 /* May this peer, a member of its primary group and the others (NULL: none), open a connection; may
  * it operate the daemon (uid_self: the daemon's own)? */
-bool settings_allow(const struct settings *settings, uid_t uid_self, uid_t uid, gid_t gid,
+bool settings_allow(const struct settings_access *access, uid_t uid_self, uid_t uid, gid_t gid,
                     const struct peer_groups *groups);
 bool settings_allow_operator(const struct settings *settings, uid_t uid_self, uid_t uid);
 

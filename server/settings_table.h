@@ -28,7 +28,8 @@
     X(MODE, directory_mode, 0700, 0777, 0750, "", RESTART,                                         \
       "Mode of the runtime folder. Whoever may enter it reaches the sockets.")                     \
     X(MODE, mode, 0600, 0777, 0660, "", RESTART,                                                   \
-      "Mode of the sockets. Write permission is what connecting needs.")                           \
+      "Mode of the sockets. Write permission is what connecting needs. A POSIX access list that "  \
+      "topkd.sock is given (setfacl) holds for all sockets.")                                      \
     X(GROUP, group, 0, 0, -1, "", RESTART,                                                         \
       "Group that owns the runtime folder and the sockets: a name or a gid. none: the daemon's "   \
       "own group.")

@@ -159,8 +159,8 @@ static bool is_allowed(const struct supervisor *supervisor, const struct endpoin
 {
     const struct peer *peer = endpoint_pipe_peer(pipe);
     return peer->uid >= 0 && peer->gid >= 0 &&
-           settings_allow(&supervisor->settings, geteuid(), (uid_t)peer->uid, (gid_t)peer->gid,
-                          endpoint_pipe_groups(pipe));
+           settings_allow(&supervisor->settings.access, geteuid(), (uid_t)peer->uid,
+                          (gid_t)peer->gid, endpoint_pipe_groups(pipe));
 }
 
 /* Fills supervisor->reply for the bytes of one message. */
@@ -244,7 +244,7 @@ enum topkd_status discovery_open(struct supervisor *supervisor, char *detail)
     char url[WIRE_URL_SIZE];
     int listen_fd;
     const struct settings *settings = &supervisor->settings;
-    snprintf(url, sizeof url, "%s%s/topkd.sock", scheme, settings->socket.directory);
+    snprintf(url, sizeof url, "%s%s/" SETTINGS_SOCKET_NAME, scheme, settings->socket.directory);
     if (!system_activation(url + strlen(scheme), &listen_fd, detail, WIRE_DETAIL_SIZE))
         return TOPKD_E_INVALID;
     if (listen_fd >= 0)
@@ -253,8 +253,7 @@ enum topkd_status discovery_open(struct supervisor *supervisor, char *detail)
         .loop = &supervisor->loop,
         .url = url,
         .listen_fd = listen_fd,
-        .mode = settings->socket.mode,
-        .gid = settings->socket.group,
+        .rights = {.mode = settings->socket.mode, .gid = settings->socket.group},
         .limits = limits_of(settings),
         .handler = &handler,
         .owner = supervisor,

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -132,6 +133,13 @@ static const char *socket_path(const char *url)
     return strncmp(url, scheme, strlen(scheme)) == 0 ? url + strlen(scheme) : url;
 }
 
+static struct socket_rights socket_rights(const struct worker *worker)
+{
+    return (struct socket_rights){.mode = worker->settings.socket.mode,
+                                  .gid = worker->settings.socket.group,
+                                  .like = worker->main_socket};
+}
+
 static enum topkd_status open_device(struct worker *worker, char *detail)
 {
     const struct device_ops *ops = ops_of(kind_of(worker->args->device));
@@ -144,8 +152,8 @@ static enum topkd_status open_device(struct worker *worker, char *detail)
                                    .lane_idle_ms = worker->settings.limits.lane_idle_ms,
                                    .shm_prefix = worker->args->shm_prefix,
                                    .socket_path = socket_path(worker->args->url),
-                                   .socket_mode = worker->settings.socket.mode,
-                                   .socket_gid = worker->settings.socket.group};
+                                   .socket_rights = socket_rights(worker),
+                                   .gate = &worker->gate};
     memcpy(config.device, worker->args->device, sizeof(config.device));
     enum topkd_status status = ops->open(&config, &worker->device, detail);
     if (status == TOPKD_OK)
@@ -191,8 +199,7 @@ static enum topkd_status open_endpoint(struct worker *worker, char *detail)
     struct endpoint_config config = {.loop = &worker->loop,
                                      .url = worker->args->url,
                                      .listen_fd = -1,
-                                     .mode = settings->socket.mode,
-                                     .gid = settings->socket.group,
+                                     .rights = socket_rights(worker),
                                      .limits = worker_endpoint_limits(settings),
                                      .handler = &worker_handler,
                                      .owner = worker};
@@ -320,6 +327,7 @@ static void finish(struct worker *worker)
     topkd_assert(error == 0);
     figures_close(worker->figures_page);
     pthread_mutex_destroy(&worker->ended.mutex);
+    gate_fini(&worker->gate);
     free(worker);
 }
 
@@ -339,6 +347,9 @@ int worker_main(const struct settings *settings, const struct worker_args *args)
     worker->next_session = 1;
     worker->next_generation = 1;
     worker->next_lane = 1;
+    gate_init(&worker->gate, &settings->access, worker->uid);
+    (void)snprintf(worker->main_socket, sizeof(worker->main_socket), "%s/" SETTINGS_SOCKET_NAME,
+                   settings->socket.directory);
     worker->ended.last = &worker->ended.first;
     pthread_mutex_init(&worker->ended.mutex, NULL);
     if (args->figures_fd >= 0) {

@@ -208,6 +208,7 @@ static void reload(struct worker *worker, int fd)
         return;
     }
     settings_merge_live(&worker->settings, &fresh, NULL);
+    gate_set(&worker->gate, &worker->settings.access);
     const struct settings *settings = &worker->settings;
     log_configure((enum log_level)settings->log.level, settings->log.rate_per_s);
     worker->regions.bytes_max = settings->limits.region_bytes_total;

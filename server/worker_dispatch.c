@@ -260,12 +260,8 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
     const struct peer *peer = endpoint_pipe_peer(pipe);
     struct session *session = endpoint_pipe_user(pipe);
 
-    if (peer->uid < 0 || !settings_allow(&worker->settings, worker->uid, (uid_t)peer->uid,
-                                         (gid_t)peer->gid, endpoint_pipe_groups(pipe))) {
-        reply->status = detail_set(reply->detail, TOPKD_E_NOT_PERMITTED,
-                                   "uid %" PRId64 " gid %" PRId64
-                                   " may not use the daemon: see access.uids and access.gids",
-                                   peer->uid, peer->gid);
+    if (!gate_admits(&worker->gate, peer, endpoint_pipe_groups(pipe), reply->detail)) {
+        reply->status = TOPKD_E_NOT_PERMITTED;
         return false;
     }
     if (message->kind == WIRE_HELLO) {

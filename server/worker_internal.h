@@ -17,6 +17,7 @@
 #include "device.h"
 #include "endpoint.h"
 #include "figures.h"
+#include "gate.h"
 #include "region_cache.h"
 #include "session.h"
 #include "stats.h"
@@ -88,6 +89,8 @@ struct worker {
     uint64_t rested_ns; /* ending: when the last session was gone; 0: not yet */
 
     uid_t uid; /* this process's own */
+    struct gate gate;
+    char main_socket[WIRE_URL_SIZE]; /* the daemon's, whose access list counts */
     struct device *device;
     struct device_info device_info;
     struct bucket_table buckets;

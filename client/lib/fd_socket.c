@@ -54,32 +54,6 @@ static enum topkd_status open_socket(const char *url, int *fd_p, char *detail)
     return TOPKD_OK;
 }
 
-static enum topkd_status send_packet(int fd, struct fd_packet *packet, const int *fds,
-                                     uint32_t num_fds, char *detail)
-{
-    union control control;
-    struct iovec iov = {.iov_base = packet, .iov_len = sizeof(*packet)};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    packet->magic = FD_MAGIC;
-    packet->version = FD_VERSION;
-    packet->num_fds = num_fds;
-    if (num_fds > 0) {
-        memset(&control, 0, sizeof(control));
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE(sizeof(int) * num_fds);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int) * num_fds);
-        memcpy(CMSG_DATA(header), fds, sizeof(int) * num_fds);
-    }
-    if (sendmsg(fd, &message, MSG_NOSIGNAL) != (ssize_t)sizeof(*packet)) {
-        return fault(detail, TOPKD_E_UNREACHABLE, "the worker's side socket took no packet: %s",
-                     strerror(errno));
-    }
-    return TOPKD_OK;
-}
-
 /* The answer, and the descriptor that came along in *fd_p, or -1. */
 static enum topkd_status receive_answer(int fd, struct fd_answer *answer, int *fd_p, char *detail)
 {
@@ -114,6 +88,49 @@ static enum topkd_status receive_answer(int fd, struct fd_answer *answer, int *f
     if (answer->status != TOPKD_OK) {
         answer->detail[sizeof(answer->detail) - 1] = '\0';
         return fault(detail, (enum topkd_status)answer->status, "%s", answer->detail);
+    }
+    return TOPKD_OK;
+}
+
+/* A worker that hangs up before it has read everything has said why. */
+static enum topkd_status explain_refusal(int fd, int error, char *detail)
+{
+    struct fd_answer answer;
+    int extra = -1;
+    if (error == EPIPE || error == ECONNRESET) {
+        enum topkd_status status = receive_answer(fd, &answer, &extra, detail);
+        if (extra >= 0) {
+            close(extra);
+        }
+        if (status != TOPKD_OK && status != TOPKD_E_UNREACHABLE) {
+            return status;
+        }
+    }
+    return fault(detail, TOPKD_E_UNREACHABLE, "the worker's side socket took no packet: %s",
+                 strerror(error));
+}
+
+static enum topkd_status send_packet(int fd, struct fd_packet *packet, const int *fds,
+                                     uint32_t num_fds, char *detail)
+{
+    union control control;
+    struct iovec iov = {.iov_base = packet, .iov_len = sizeof(*packet)};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    packet->magic = FD_MAGIC;
+    packet->version = FD_VERSION;
+    packet->num_fds = num_fds;
+    if (num_fds > 0) {
+        memset(&control, 0, sizeof(control));
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * num_fds);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int) * num_fds);
+        memcpy(CMSG_DATA(header), fds, sizeof(int) * num_fds);
+    }
+    if (sendmsg(fd, &message, MSG_NOSIGNAL) != (ssize_t)sizeof(*packet)) {
+        return explain_refusal(fd, errno, detail);
     }
     return TOPKD_OK;
 }

@@ -154,6 +154,24 @@ need_other_user() {
     "${other_user[@]}" "$bin/topkd" --version >/dev/null || skip "user 65534 cannot run $bin/topkd"
 }
 
+# set_acl FILE UID: owner and this user may, nobody else. In the kernel's form, so that no package is
+# needed: version 2, then tag, permissions and id of each entry.
+set_acl() {
+    python3 - "$@" <<'PYTHON'
+import os, struct, sys
+entries = [(1, 6, -1), (2, 6, int(sys.argv[2])), (4, 0, -1), (16, 6, -1), (32, 0, -1)]
+value = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+os.setxattr(sys.argv[1], "system.posix_acl_access", value)
+PYTHON
+}
+
+answers_other_user() {
+    "${other_user[@]}" timeout "$wait_s" "$bin/supervisor_probe" "ipc://$run/$1" ping |
+        grep -q 'status=TOPKD_OK'
+}
+
+refuses_other_user() { ! answers_other_user "$1"; }
+
 new_epoch() { [[ $(device state) == 1 && $(device device_epoch) -gt $1 ]]; }
 
 # fake BEHAVIOUR [LIMIT...]: from now on the real supervisor with workers that behave so. It is quick

@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 struct fixture {
-    char folder[64], path[96];
+    char folder[64], path[96], like[96];
+    struct gate gate;
     struct fd_channel *channel;
     struct peer self;
 };
@@ -31,9 +32,13 @@ static int setup_with(void **state, uint32_t ticket_ms)
     strcpy(fixture->folder, "/tmp/fd_channel_XXXXXX");
     assert_non_null(mkdtemp(fixture->folder));
     snprintf(fixture->path, sizeof(fixture->path), "%s/x.fds", fixture->folder);
+    snprintf(fixture->like, sizeof(fixture->like), "%s/main", fixture->folder);
     fixture->self = (struct peer){.uid = geteuid(), .gid = getegid(), .pid = getpid()};
-    struct fd_channel_config config = {
-        .path = fixture->path, .mode = 0600, .gid = -1, .ticket_ms = ticket_ms};
+    gate_init(&fixture->gate, &(struct settings_access){.uids = {.num_ids = 0}}, geteuid());
+    struct fd_channel_config config = {.path = fixture->path,
+                                       .rights = {.mode = 0600, .gid = -1, .like = fixture->like},
+                                       .gate = &fixture->gate,
+                                       .ticket_ms = ticket_ms};
     assert_int_equal(fd_channel_open(&config, &fixture->channel, detail), TOPKD_OK);
     *state = fixture;
     return 0;
@@ -53,7 +58,9 @@ static int teardown(void **state)
 {
     struct fixture *fixture = *state;
     fd_channel_close(fixture->channel);
+    gate_fini(&fixture->gate);
     assert_int_equal(access(fixture->path, F_OK), -1); /* the socket file is gone */
+    (void)unlink(fixture->like);
     assert_int_equal(rmdir(fixture->folder), 0);
     free(fixture);
     return 0;

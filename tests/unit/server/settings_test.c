@@ -259,23 +259,24 @@ static void st_09_access_lists(void **state)
     (void)state;
     static struct settings settings;
     settings_init(&settings);
-    assert_true(settings_allow(&settings, 50, 4711, 4711, NULL)); /* the kernel has judged */
+    assert_true(settings_allow(&settings.access, 50, 4711, 4711, NULL)); /* the kernel has judged */
     assert_false(settings_allow_operator(&settings, 50, 4711));
     assert_true(settings_allow_operator(&settings, 50, 50));
     assert_true(settings_allow_operator(&settings, 50, 0));
     parse_ok("access: {uids: [1000], gids: [2000], operator_uids: [1001]}", &settings);
-    assert_true(settings_allow(&settings, 50, 1000, 1, NULL));
-    assert_true(settings_allow(&settings, 50, 1, 2000, NULL));
-    assert_true(settings_allow(&settings, 50, 0, 0, NULL));
-    assert_true(settings_allow(&settings, 50, 50, 1, NULL));
-    assert_false(settings_allow(&settings, 50, 2000, 1000, NULL));
-    assert_false(settings_allow(&settings, 50, 1001, 1, NULL)); /* an operator is not a client */
+    assert_true(settings_allow(&settings.access, 50, 1000, 1, NULL));
+    assert_true(settings_allow(&settings.access, 50, 1, 2000, NULL));
+    assert_true(settings_allow(&settings.access, 50, 0, 0, NULL));
+    assert_true(settings_allow(&settings.access, 50, 50, 1, NULL));
+    assert_false(settings_allow(&settings.access, 50, 2000, 1000, NULL));
+    assert_false(
+        settings_allow(&settings.access, 50, 1001, 1, NULL)); /* an operator is not a client */
     /* Any of the other groups counts, whichever place it has. */
     uint32_t ids[] = {7, 2000, 8};
-    assert_true(settings_allow(&settings, 50, 1, 1, &(struct peer_groups){3, ids}));
-    assert_true(settings_allow(&settings, 50, 1, 1, &(struct peer_groups){2, ids}));
-    assert_false(settings_allow(&settings, 50, 1, 1, &(struct peer_groups){1, ids}));
-    assert_false(settings_allow(&settings, 50, 1, 1, &(struct peer_groups){0, NULL}));
+    assert_true(settings_allow(&settings.access, 50, 1, 1, &(struct peer_groups){3, ids}));
+    assert_true(settings_allow(&settings.access, 50, 1, 1, &(struct peer_groups){2, ids}));
+    assert_false(settings_allow(&settings.access, 50, 1, 1, &(struct peer_groups){1, ids}));
+    assert_false(settings_allow(&settings.access, 50, 1, 1, &(struct peer_groups){0, NULL}));
     assert_true(settings_allow_operator(&settings, 50, 1001));
     assert_false(settings_allow_operator(&settings, 50, 1000));
 }
