@@ -162,7 +162,7 @@ struct device_ops {
     enum topkd_status (*bucket_open)(struct device *device, struct bucket *bucket, char *detail);
     void (*bucket_close)(struct device *device, struct bucket *bucket);
 
-    /* Zeroed memory that the client can map. shared_destroy: any thread, and it may take long. */
+    /* Zeroed memory that the client can map. Both: any thread, and they may take long. */
     enum topkd_status (*shared_create)(struct device *device,
                                        const struct device_shared_config *config,
                                        struct device_shared **shared_p, char *detail);
@@ -191,7 +191,7 @@ struct device_ops {
      * each other. */
     enum topkd_status (*lane_create)(struct device *device, struct device_shared *page,
                                      struct device_lane **lane_p, char *detail);
-    /* No job is in flight, none will come. Any thread. */
+    /* Create, destroy: any thread. At destroy no job is in flight and none will come. */
     void (*lane_destroy)(struct device *device, struct device_lane *lane);
     void (*lane_submit)(struct device_lane *lane, struct device_job *job);
     /* Ends a job early with this status; `done` comes all the same. True when the job had not

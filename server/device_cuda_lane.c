@@ -405,6 +405,7 @@ enum topkd_status cuda_lane_create(struct device *device, struct device_shared *
     struct device_cuda *cuda = device_cuda_of(device);
     struct device_lane *lane = NULL;
     enum topkd_status status = TOPKD_OK;
+    cuda_enter(cuda); /* on whatever thread */
     pthread_mutex_lock(&cuda->mutex);
     for (uint32_t i = 0; i < cuda->num_lanes && lane == NULL; i++) {
         if (!cuda->lanes[i]->is_open)

@@ -12,6 +12,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Choice: bytes of an arena cleared at a time; some microseconds of a GPU. */
+#define CLEAR_BYTES (UINT64_C(8) << 20)
+
 static uint64_t round_up(uint64_t value, uint64_t unit)
 {
     return (value + unit - 1) / unit * unit;
@@ -70,6 +73,23 @@ static enum topkd_status page_make(struct device_cuda *cuda, struct shared_cuda 
     return status;
 }
 
+/* What another process left there is not for this client. In slices, because Stats on the loop's
+ * thread reads the routes under the same mutex. */
+static CUresult clear(struct device_cuda *cuda, CUdeviceptr address, uint64_t size_bytes)
+{
+    CUresult result = CUDA_SUCCESS;
+    uint64_t slice_bytes;
+    for (uint64_t at = 0; at < size_bytes && result == CUDA_SUCCESS; at += slice_bytes) {
+        slice_bytes = size_bytes - at < CLEAR_BYTES ? size_bytes - at : CLEAR_BYTES;
+        pthread_mutex_lock(&cuda->routes_mutex);
+        result = cuda->driver->cuMemsetD8Async(address + at, 0, slice_bytes, cuda->routes_stream);
+        if (result == CUDA_SUCCESS)
+            result = cuda->driver->cuStreamSynchronize(cuda->routes_stream);
+        pthread_mutex_unlock(&cuda->routes_mutex);
+    }
+    return result;
+}
+
 static enum topkd_status arena_make(struct device_cuda *cuda, struct shared_cuda *shared,
                                     char *detail)
 {
@@ -84,12 +104,7 @@ static enum topkd_status arena_make(struct device_cuda *cuda, struct shared_cuda
                          "limits.arena_slot_bytes)",
                          detail);
     base->address = (uintptr_t)address;
-    /* What another process left there is not for this client. */
-    pthread_mutex_lock(&cuda->routes_mutex);
-    result = driver->cuMemsetD8Async(address, 0, base->size_bytes, cuda->routes_stream);
-    if (result == CUDA_SUCCESS)
-        result = driver->cuStreamSynchronize(cuda->routes_stream);
-    pthread_mutex_unlock(&cuda->routes_mutex);
+    result = clear(cuda, address, base->size_bytes);
     CUipcMemHandle handle;
     if (result == CUDA_SUCCESS)
         result = driver->cuIpcGetMemHandle(&handle, address);
@@ -111,6 +126,7 @@ enum topkd_status cuda_shared_create(struct device *device,
     struct shared_cuda *shared = calloc(1, sizeof(*shared));
     if (shared == NULL)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a shared object");
+    cuda_enter(cuda); /* on whatever thread */
     shared->fd = -1;
     shared->is_arena = config->is_arena;
     shared->base.size_bytes = config->size_bytes;

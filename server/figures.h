@@ -62,6 +62,7 @@ struct figures {
     uint64_t published_ns; /* CLOCK_MONOTONIC, one for all processes */
     struct wire_stats_reply stats;
     struct figures_tally tally;
+    uint64_t loop_lag_ns;                            /* longest turn of the loop, last minute */
     struct figures_bucket buckets[WIRE_BUCKETS_MAX]; /* beside stats.buckets */
     uint32_t num_sessions;
     struct figures_session sessions[FIGURES_SESSIONS_MAX];

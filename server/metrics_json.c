@@ -15,6 +15,8 @@
     X(lanes)                                                                                       \
     X(lane_steps)                                                                                  \
     X(lane_pauses)                                                                                 \
+    X(select_batches)                                                                              \
+    X(selects_batched)                                                                             \
     X(sessions_opened)                                                                             \
     X(requests)                                                                                    \
     X(requests_failed)                                                                             \
@@ -130,6 +132,7 @@ static void figures_of(struct textbuf *text, const struct metrics_view *view,
 #define STATS_NUMBER(field) number(text, #field, stats->field);
     STATS_NUMBERS(STATS_NUMBER)
 #undef STATS_NUMBER
+    number(text, "loop_lag_ns", figures->loop_lag_ns);
     number(text, "canaries", figures->tally.canaries);
     number(text, "canaries_wrong", figures->tally.canaries_wrong);
     codes(text, &figures->tally);

@@ -196,6 +196,14 @@ static void figures_age(const struct metrics_view *view, struct textbuf *text)
     }
 }
 
+static void loop_lag(const struct metrics_device *device, struct textbuf *text)
+{
+    series(text, "topkd_loop_lag_seconds", device);
+    textbuf_add(text, "} ");
+    textbuf_seconds(text, device->figures->loop_lag_ns);
+    textbuf_add(text, "\n");
+}
+
 /* Families whose series one function writes: name, type, help, function. */
 static const struct {
     const char *name, *type, *help;
@@ -205,6 +213,8 @@ static const struct {
      requests_by_code},
     {"topkd_rows_total", "counter", "Rows by the route that selected them.", rows_by_route},
     {"topkd_sessions_reaped_total", "counter", "Sessions that ended, by reason.", sessions_by_end},
+    {"topkd_loop_lag_seconds", "gauge",
+     "Longest time in the last minute that a worker's loop was away from its sockets.", loop_lag},
     {"topkd_canaries_total", "counter", "Selections of known answer, by result.", canaries},
     {"topkd_bucket_requests_total", "counter", "Selections by shape bucket, rows x width x K.",
      bucket_requests},

@@ -13,6 +13,7 @@
 #include "arena.h"
 #include "device.h"
 #include "endpoint.h"
+#include "figures.h"
 #include "lane.h"
 #include "process_watch.h"
 #include "region.h"
@@ -26,6 +27,15 @@
 
 struct worker;
 struct orphan;
+
+/* Choice: Hellos of a connection that may wait for its session; a client sends one. */
+#define SESSION_HELLOS_MAX 4u
+
+/* A Hello that is answered once the session is open: its request and the numbers of the message. */
+struct session_hello {
+    struct endpoint_request *request;
+    uint64_t session, sequence;
+};
 
 struct session {
     uint64_t id;
@@ -55,6 +65,15 @@ struct session {
     uint32_t num_lanes; /* open and closing ones */
     struct lane *lanes; /* [limits.lanes_max] */
 
+    /* While it opens: a thread makes page, arena and lane. Until then nobody can ask it for
+     * anything. */
+    bool is_opening, is_open;
+    uv_work_t opening;
+    enum topkd_status open_status;
+    char open_detail[WIRE_DETAIL_SIZE];
+    uint32_t num_hellos;
+    struct session_hello hellos[SESSION_HELLOS_MAX];
+
     struct orphan *orphan; /* watches the peer's process; NULL when that cannot be done */
     uv_work_t teardown;    /* gives the device side back, which may take long */
     uint32_t num_handles;  /* of libuv, to be closed before the memory goes; the teardown too */
@@ -62,19 +81,24 @@ struct session {
 };
 
 /*
- * Opens a session for a pipe that has none and links it into the worker. Errors: LIMIT (sessions),
- * NO_MEMORY, SYSTEM (shared memory, thread).
+ * Begins to open a session for a pipe that has none and links it into the worker. What clients wait
+ * for is answered when its device side is there, or with NO_MEMORY, SYSTEM or LIMIT of the device.
+ * Errors at once: LIMIT (sessions), NO_MEMORY.
  */
 enum topkd_status session_open(struct worker *worker, struct endpoint_pipe *pipe,
                                const struct wire_hello_request *hello, struct session **session_p,
                                char *detail);
+
+/* Keeps a Hello of a session that is opening until it is open; false: too many wait. */
+bool session_await(struct session *session, struct endpoint_request *request,
+                   const struct wire_request *message);
 
 /* Fills the answer to Hello. */
 void session_describe(const struct session *session, struct wire_hello_reply *reply);
 
 /* The client is gone or must go: cancels what is in flight with this status (a pending request is
  * still answered with it, where somebody reads). Once. */
-void session_end(struct session *session, enum topkd_status status);
+void session_end(struct session *session, enum figures_end reason, enum topkd_status status);
 
 /* The worker ends: buffers of clients that live on are theirs to remove. */
 void session_orphans_close(struct worker *worker);

@@ -220,6 +220,7 @@ static void close_wakers(struct worker *worker)
 {
     uv_close((uv_handle_t *)&worker->ended.async, NULL);
     uv_close((uv_handle_t *)&worker->spin.idle, NULL);
+    uv_close((uv_handle_t *)&worker->lag.prepare, NULL);
 }
 
 /* Opens everything in order. On failure closes what it opened, but for handles of the loop, which
@@ -231,6 +232,7 @@ static enum topkd_status start(struct worker *worker, char *detail)
     uv_idle_init(&worker->loop, &worker->spin.idle);
     worker->spin.idle.data = worker;
     worker->spin.thread = pthread_self();
+    worker_lag_init(worker);
     enum topkd_status status = worker_control_start(worker, detail);
     if (status != TOPKD_OK)
         goto err_async;
@@ -282,8 +284,7 @@ void worker_end(struct worker *worker, int exit_code, enum topkd_status status)
         next = session->next;
         if (session->pipe == NULL)
             continue;
-        worker->tally.ends[exit_code == EX_OK ? FIGURES_END_DRAINED : FIGURES_END_FAULT]++;
-        session_end(session, status);
+        session_end(session, exit_code == EX_OK ? FIGURES_END_DRAINED : FIGURES_END_FAULT, status);
     }
     session_orphans_close(worker);
     worker_drain_check(worker);
@@ -334,7 +335,8 @@ static void finish(struct worker *worker)
 int worker_main(const struct settings *settings, const struct worker_args *args)
 {
     struct worker *worker = calloc(1, sizeof(*worker));
-    if (worker == NULL || uv_loop_init(&worker->loop) != 0) {
+    if (worker == NULL || uv_loop_init(&worker->loop) != 0 ||
+        uv_loop_configure(&worker->loop, UV_METRICS_IDLE_TIME) != 0) {
         log_error("worker_start_failed", "reason=no_memory");
         free(worker);
         return EX_OSERR;
@@ -372,6 +374,7 @@ int worker_main(const struct settings *settings, const struct worker_args *args)
              args->device, worker->device_info.name, args->epoch, args->url,
              (uv_hrtime() - worker->started_ns) / 1000000);
     worker_control_ready(worker);
+    worker_lag_start(worker);
     uv_run(&worker->loop, UV_RUN_DEFAULT); /* until worker_end_check has closed every handle */
     exit_code = worker->exit_code;
     finish(worker);

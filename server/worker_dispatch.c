@@ -53,31 +53,46 @@ void worker_reply(struct worker *worker, struct endpoint_request *request,
 /* ---- Handlers of single kinds ------------------------------------------------------------------
  */
 
-static enum topkd_status handle_hello(struct worker *worker, struct endpoint_pipe *pipe,
-                                      const struct wire_hello_request *hello,
-                                      struct wire_reply *reply)
+static enum topkd_status check_hello(const struct worker *worker,
+                                     const struct wire_hello_request *hello, char *detail)
 {
-    struct session *session = endpoint_pipe_user(pipe);
-
     if (hello->version != WIRE_VERSION)
-        return detail_set(reply->detail, TOPKD_E_VERSION,
+        return detail_set(detail, TOPKD_E_VERSION,
                           "the client speaks wire version %" PRIu32 ", the worker %u",
                           hello->version, WIRE_VERSION);
     if (hello->device[0] != '\0' && strcmp(hello->device, worker->args->device) != 0)
-        return detail_set(reply->detail, TOPKD_E_NOT_VISIBLE,
+        return detail_set(detail, TOPKD_E_NOT_VISIBLE,
                           "this worker owns device %s, the client asked for %s",
                           worker->args->device, hello->device);
     if (worker->state == WIRE_DEVICE_DRAINING)
-        return detail_set(reply->detail, TOPKD_E_DRAINING, "the worker is draining");
-    if (session == NULL) {
-        enum topkd_status status = session_open(worker, pipe, hello, &session, reply->detail);
-        if (status != TOPKD_OK)
-            return status;
+        return detail_set(detail, TOPKD_E_DRAINING, "the worker is draining");
+    return TOPKD_OK;
+}
+
+/* True: the request is kept until the session is open. */
+static bool handle_hello(struct worker *worker, struct endpoint_request *request,
+                         struct endpoint_pipe *pipe, struct wire_reply *reply)
+{
+    const struct wire_hello_request *hello = &worker->request.u.hello;
+    struct session *session = endpoint_pipe_user(pipe);
+
+    reply->status = check_hello(worker, hello, reply->detail);
+    if (reply->status == TOPKD_OK && session == NULL)
+        reply->status = session_open(worker, pipe, hello, &session, reply->detail);
+    if (reply->status != TOPKD_OK)
+        return false;
+    if (session->is_opening) {
+        if (session_await(session, request, &worker->request))
+            return true;
+        reply->status = detail_set(reply->detail, TOPKD_E_BUSY,
+                                   "%u hellos of this connection wait for its session already",
+                                   SESSION_HELLOS_MAX);
+        return false;
     }
     /* A repeated Hello of the same connection has the same answer. */
     reply->session = session->id;
     session_describe(session, &reply->u.hello);
-    return TOPKD_OK;
+    return false;
 }
 
 static enum topkd_status handle_register(struct session *session,
@@ -264,10 +279,10 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
         reply->status = TOPKD_E_NOT_PERMITTED;
         return false;
     }
-    if (message->kind == WIRE_HELLO) {
-        reply->status = handle_hello(worker, pipe, &message->u.hello, reply);
-        return false;
-    }
+    if (message->kind == WIRE_HELLO)
+        return handle_hello(worker, request, pipe, reply);
+    if (session != NULL && session->is_opening)
+        session = NULL; /* nobody knows its number yet */
     bool needs_session = message->kind != WIRE_PING && message->kind != WIRE_STATS &&
                          message->kind != WIRE_SESSIONS && message->kind != WIRE_DRAIN &&
                          message->kind != WIRE_DEVICES;
@@ -357,12 +372,10 @@ static void request_received(void *owner, struct endpoint_request *request)
 
 static void pipe_closed(void *owner, struct endpoint_pipe *pipe)
 {
-    struct worker *worker = owner;
     struct session *session = endpoint_pipe_user(pipe);
-    if (session == NULL)
-        return;
-    worker->tally.ends[FIGURES_END_CLOSED]++;
-    session_end(session, TOPKD_E_CANCELLED);
+    (void)owner;
+    if (session != NULL)
+        session_end(session, FIGURES_END_CLOSED, TOPKD_E_CANCELLED);
 }
 
 const struct endpoint_handler worker_handler = {

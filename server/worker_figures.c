@@ -47,6 +47,7 @@ void worker_publish(struct worker *worker)
     figures->epoch = worker->args->epoch;
     figures->published_ns = uv_hrtime();
     figures->tally = worker->tally;
+    figures->loop_lag_ns = worker_lag_longest_ns(worker);
     worker_stats_at_hand(worker, &figures->stats);
     stats_set_routes(&figures->stats, &worker->canary.routes);
     describe_buckets(&worker->buckets, figures);

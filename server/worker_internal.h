@@ -6,6 +6,7 @@
  *   worker_dispatch.c  a message: decode, who may, exactly once, to its handler
  *   worker_query.c     Stats and Sessions
  *   worker_figures.c   what the supervisor may read at any time
+ *   worker_lag.c       how long a turn of the loop takes
  *   session.c, selection.c  what their headers say
  *
  * Everything belongs to the loop thread, except the list of ended jobs, which the device pushes to.
@@ -78,6 +79,18 @@ struct worker_spin {
     long num_preempted;     /* as last looked at */
 };
 
+/* Choice: what the loop's longest turn is told of: the last minute, in spans of ten seconds. */
+#define WORKER_LAG_SPANS 6u
+#define WORKER_LAG_SPAN_S 10u
+
+struct worker_lag {
+    uv_prepare_t prepare;
+    uint64_t turned_ns,
+        idle_ns;   /* when the last turn ended, and what the loop had waited by then */
+    uint64_t span; /* number of the one that runs */
+    uint64_t longest_ns[WORKER_LAG_SPANS];
+};
+
 struct worker {
     struct settings settings; /* a copy; its live part changes on reload */
     const struct worker_args *args;
@@ -108,6 +121,7 @@ struct worker {
     struct orphan *orphans; /* of sessions that have ended */
     struct worker_ended ended;
     struct worker_spin spin;
+    struct worker_lag lag;
     struct wire_stats_reply stats;
     struct figures_tally tally;
     struct figures_page *figures_page; /* NULL: nobody reads one */
@@ -149,6 +163,14 @@ bool worker_end_check(struct worker *worker);
 
 /* The limits of the endpoint that follow from the settings. */
 struct endpoint_limits worker_endpoint_limits(const struct settings *settings);
+
+/* ---- worker_lag.c ---------------------------------------------------------------------------- */
+
+void worker_lag_init(struct worker *worker);
+/* From now on turns of the loop are measured; what the start took is none. */
+void worker_lag_start(struct worker *worker);
+/* The longest turn of the last minute. */
+uint64_t worker_lag_longest_ns(struct worker *worker);
 
 /* ---- worker_control.c ------------------------------------------------------------------------ */
 
