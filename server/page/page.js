@@ -289,6 +289,10 @@ function tiles(status, sample) {
   at("tile-failed").classList.toggle("hot", total("requests_failed") > 0);
 }
 
+// How many there were, and how many selections they held on average.
+const batches = (f) => !f ? "–" : f.select_batches > 0
+  ? `${count(f.select_batches)}, ${three(f.selects_batched / f.select_batches)} each` : "0";
+
 function devices(status, sample) {
   const cards = status.devices.map((d) => {
     const f = d.figures;
@@ -301,6 +305,8 @@ function devices(status, sample) {
       ["regions", count(f && f.regions)],
       ["result slots", count(f && f.leases)],
       ["lengths clamped", count(f && f.rows_clamped)],
+      ["messages with several", batches(f)],
+      ["longest loop turn", time(f && f.loop_lag_ns)],
     ];
     if (f && (d.kind === "cuda" || f.lanes > 0)) {
       const steps = sample && sample.steps[d.device];
