@@ -12,7 +12,8 @@
  *
  * Load it with LD_PRELOAD. Environment: FAKE_CUDA_DEVICES (how many, default 1), FAKE_CUDA_FIRST
  * (ordinal of the first visible one, default 0: another process may see another device),
- * FAKE_CUDA_KERNEL_US (least time of a selection), FAKE_CUDA_WALL (1: what frees memory blocks
+ * FAKE_CUDA_KERNEL_US (least time of a selection), FAKE_CUDA_CLEAR_US (of setting FAKE_CLEAR_BYTES
+ * or more), FAKE_CUDA_WALL (1: what frees memory blocks
  * while any stream of the process waits for a value, and every other call behind it, as the real
  * driver does; a process that stands so for five seconds is aborted).
  */
@@ -23,6 +24,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#define FAKE_CLEAR_BYTES (4u << 20)
 
 enum fake_kind {
     FAKE_COPY,

@@ -98,6 +98,14 @@ static void wait_value(const struct fake_op *op)
     __atomic_fetch_sub(&num_waiting, 1, __ATOMIC_SEQ_CST);
 }
 
+/* As on a device that is slow, or busy with others. */
+static void take_time(size_t size)
+{
+    const char *least_us = getenv("FAKE_CUDA_CLEAR_US");
+    if (least_us != NULL && size >= FAKE_CLEAR_BYTES)
+        fake_pause_us(strtol(least_us, NULL, 10));
+}
+
 static void run(const struct fake_op *op)
 {
     switch (op->kind) {
@@ -106,6 +114,7 @@ static void run(const struct fake_op *op)
         break;
     case FAKE_SET:
         memset(op->to, (int)op->value, op->size);
+        take_time(op->size);
         break;
     case FAKE_WRITE:
         if (op->size == 4)
