@@ -10,6 +10,10 @@ work=$(mktemp -d /tmp/topkd-examples-XXXXXX)
 daemon=$!
 trap 'kill -TERM "$daemon" 2>/dev/null || true; wait "$daemon" || true; rm -rf -- "$work"' EXIT
 export TOPKD_URL=ipc://$work/run/topkd.sock
+"$bin/topkctl" ping --timeout 60s >"$work/ping" || {
+    cat "$work/ping" >&2
+    exit 1
+}
 
 # name, what its output must contain, arguments
 run() {

@@ -77,7 +77,7 @@ static struct wire_stats_reply stats(void)
 static void expect_in_worker(uint32_t num)
 {
     uint32_t seen = UINT32_MAX;
-    for (int i = 0; i < 500 && seen != num; i++) {
+    for (int i = 0; i < 5000 && seen != num; i++) {
         struct wire_stats_reply now = stats();
         seen = now.queued + now.running;
         usleep(2000);
