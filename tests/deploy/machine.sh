@@ -52,12 +52,12 @@ machine_boot() {
         "lowerdir=$root,upperdir=$machine_folder/layer/upper,workdir=$machine_folder/layer/work" \
         "$machine_folder/root"
     # --kill-signal asks its systemd to power off. The network is its own, with a loopback only.
-    exec systemd-nspawn --quiet --directory "$machine_folder/root" --machine topkd-test \
+    exec systemd-nspawn --quiet --directory "$machine_folder/root" --machine "topkd-test-$$" \
         --private-network --console=pipe --kill-signal=SIGRTMIN+4 --boot "${options[@]}"
 }
 
 machine_start() {
-    local root=$1 state deadline=$((SECONDS + 60))
+    local root=$1 state deadline=$((SECONDS + 180))
     machine_folder=$(mktemp -d /var/tmp/topkd-machine.XXXXXX)
     mkdir "$machine_folder/layer" "$machine_folder/root"
     export -f machine_boot

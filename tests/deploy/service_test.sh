@@ -23,7 +23,7 @@ fail() {
 
 # expect TEXT COMMAND...: the command succeeds in the machine, within the time that things take.
 expect() {
-    local text=$1 deadline=$((SECONDS + 20))
+    local text=$1 deadline=$((SECONDS + 60))
     shift
     until machine_run "$@" >"$machine_folder/output" 2>&1; do
         ((SECONDS < deadline)) || fail "$text: $* says: $(cat "$machine_folder/output")"
@@ -128,9 +128,9 @@ reload_and_worker_death() {
 # A loop that no longer turns sends no WATCHDOG=1.
 watchdog() {
     shell 'mkdir -p /etc/systemd/system/topkd.service.d &&
-        printf "[Service]\nWatchdogSec=2\n" >/etc/systemd/system/topkd.service.d/test.conf &&
+        printf "[Service]\nWatchdogSec=5\n" >/etc/systemd/system/topkd.service.d/test.conf &&
         systemctl daemon-reload && systemctl restart topkd'
-    sleep 3
+    sleep 6 # longer than the watchdog waits
     [[ $(property NRestarts) == 0 ]] || fail "a healthy daemon was taken for a hanging one"
     shell 'kill -STOP $(systemctl show -P MainPID topkd)'
     expect "systemd started it again" sh -c '[ "$(systemctl show -P NRestarts topkd)" = 1 ]'
