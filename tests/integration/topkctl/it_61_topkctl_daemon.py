@@ -43,7 +43,10 @@ class Looking(WithClients):
         self.assertGreater(shown["min_ns"], 0)
 
     def test_sessions(self):
-        self.assertEqual(self.good_json("sessions", *self.url), {"sessions": [], "hidden": 0})
+        until(
+            lambda: self.good_json("sessions", *self.url) == {"sessions": [], "hidden": 0},
+            "the end of the session that waited for the daemon",
+        )
         self.start_client("--rows", 3, "--width", 5000, "--k", 7, "--repeats", 1000000)
         (session,) = until(
             lambda: [
