@@ -13,7 +13,7 @@
  * The boundary's rank in the sample: m scores of the sample are expected among the row's K best,
  * with a deviation of about sqrt(m) for independent scores and more for correlated neighbours.
  */
-#define MARGIN_DEVIATIONS 6.0f /* choice, measured: see kernels/README.md */
+#define MARGIN_DEVIATIONS 4.0f /* choice, measured: see kernels/README.md */
 
 /* Returns how many scores were written to `sample`. */
 static int32_t take_sample(const struct topk_isa *isa, struct topk_row row, int32_t length,
