@@ -29,7 +29,24 @@
     X(256, 32, 4, 0, 0)                                                                            \
     X(1024, 16, 1, 1, 4)                                                                           \
     X(512, 32, 2, 0, 0)                                                                            \
-    X(1024, 32, 1, 0, 0)
+    X(1024, 32, 1, 0, 0)                                                                           \
+    TOPK_ROW_EXPERIMENTS(X)
+
+/*
+ * Policies to be measured, in builds with -DTOPKD_EXPERIMENTS=ON only. `rows` of -1: never chosen;
+ * `bench_cuda_select --variants` tries them. TUNING.md says what is expected of each.
+ */
+#ifdef TOPK_EXPERIMENTS
+#define TOPK_ROW_EXPERIMENTS(X)                                                                    \
+    X(512, 8, 2, 1, -1)                                                                            \
+    X(512, 8, 3, 0, -1)                                                                            \
+    X(256, 16, 1, 1, -1)                                                                           \
+    X(256, 32, 1, 1, -1)                                                                           \
+    X(512, 16, 1, 1, -1)                                                                           \
+    X(512, 32, 1, 1, -1)
+#else
+#define TOPK_ROW_EXPERIMENTS(X)
+#endif
 
 /* ---- tiles and split: rows streamed through shared memory ----------------------------------- */
 
