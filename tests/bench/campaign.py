@@ -80,8 +80,16 @@ VARIANT_SHAPES = [
     (128, 16384),
     (512, 16384),
     (128, 65536),
+    *((r, 32768) for r in (1, 4, 16)),
+    (512, 131072),
 ]
-VARIANT_GROUP = Group(VARIANTS, VARIANT_SHAPES, ks=(2048, 1024, 512), options=("--variants",))
+SWEEPS = "margin=32:48 sample_min=512:1024 sample_max=4096 snap=0:65536 prefetch=0 blocks=256:171:132"
+VARIANT_GROUP = Group(
+    VARIANTS,
+    VARIANT_SHAPES,
+    ks=(2048, 512),
+    options=("--variants", *(word for sweep in SWEEPS.split() for word in ("--sweep", sweep))),
+)
 
 
 class TimeUp(Exception):

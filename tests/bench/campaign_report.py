@@ -405,6 +405,26 @@ def predicted(calls: pathlib.Path, cells: list[pathlib.Path], published: Figures
     return table(lines) + "\n"
 
 
+# ---- variants ------------------------------------------------------------------------------------
+
+
+def variants_table(figures: Figures) -> str:
+    """Of each cell that was measured with several plans: the planner's, and the three fastest."""
+    contests: dict[tuple[int, str, int, int], list[tuple[float, str]]] = {}
+    for (selector, *key), figure in figures.items():
+        plan = selector.partition("@")[2] or "the planner's"
+        if figure.inexact == 0:
+            contests.setdefault(tuple(key), []).append((figure.us, plan))  # type: ignore[arg-type]
+    lines = [["K", "shape", "planner's, us", "fastest", "second", "third"]]
+    for (k, _, rows, width), plans in contests.items():
+        own = next((us for us, plan in plans if plan == "the planner's"), None)
+        if own is None or len(plans) < 2:
+            continue
+        best = [f"{plan} {us:.2f} ({us / own:.3f}×)" for us, plan in sorted(plans)[:3]]
+        lines.append([str(k), short((rows, width)), f"{own:.2f}", *best, *[""] * (3 - len(best))])
+    return table(lines) if len(lines) > 1 else ""
+
+
 # ---- output --------------------------------------------------------------------------------------
 
 
@@ -433,6 +453,9 @@ def report(folder: pathlib.Path, published_path: pathlib.Path) -> tuple[str, boo
     targets += trace_targets(read_traces(folder / "trace.csv"), published)
     head = ["target", "wanted", "reached", "worst", "missed"]
     text = [table([head] + [target.line() for target in targets])]
+    variants = variants_table(figures)
+    if variants:
+        text.append("\n" + variants)
     inexact = sum(figure.inexact for figure in figures.values())
     again = [(figure.spread, cell) for cell, figure in figures.items() if len(figure.times) > 1]
     text.append(f"\n{len(figures)} cells, {len(again)} of them more than once; {inexact} inexact rows.")

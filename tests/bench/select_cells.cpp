@@ -157,12 +157,13 @@ static bool parse_outputs(const std::string &text, cell_settings &settings)
     return true;
 }
 
+static bool plan_override_known(const std::string &field);
+
 /* "margin=48" or, in a sweep, "margin=32:48:64". */
 static bool parse_overrides(const std::string &text, std::vector<plan_override> &overrides)
 {
     const size_t at = text.find('=');
-    struct topk_plan plan = {};
-    if (at == std::string::npos || !plan_override_apply(plan, {text.substr(0, at), 1})) {
+    if (at == std::string::npos || !plan_override_known(text.substr(0, at))) {
         fprintf(stderr, "cannot set '%s'; pass FIELD=NUMBER of a field in README.md\n",
                 text.c_str());
         return false;
@@ -375,28 +376,46 @@ double bench_sample_period(const struct topk_plan &plan, int length)
     return (double)length / (double)units;
 }
 
+/* Parameters that may be changed; not the stages: shared memory depends on them. */
+static const struct {
+    const char *name;
+    int parameter;
+} open_parameters[] = {
+    {"programmatic", TOPK_PARAMETER_PROGRAMMATIC}, {"margin", TOPK_PARAMETER_MARGIN},
+    {"sample_min", TOPK_PARAMETER_SAMPLE_MIN},     {"sample_max", TOPK_PARAMETER_SAMPLE_MAX},
+    {"part_scores", TOPK_PARAMETER_PART_SCORES},   {"snap", TOPK_PARAMETER_SNAP},
+    {"prefetch", TOPK_PARAMETER_PREFETCH},
+};
+
+static bool plan_override_known(const std::string &field)
+{
+    for (const auto &one : open_parameters) {
+        if (field == one.name) {
+            return true;
+        }
+    }
+    return field == "sample_stride" || field == "blocks";
+}
+
+/* No more blocks than the workspace was made for, and whole clusters. */
+static bool blocks_possible(const struct topk_plan &plan, long blocks)
+{
+    return blocks > 0 && blocks <= plan.num_blocks && blocks % plan.cluster_blocks == 0;
+}
+
 bool plan_override_apply(struct topk_plan &plan, const plan_override &change)
 {
-    static const struct {
-        const char *name;
-        int parameter;
-    } parameters[] = {
-        {"programmatic", TOPK_PARAMETER_PROGRAMMATIC}, {"margin", TOPK_PARAMETER_MARGIN},
-        {"sample_min", TOPK_PARAMETER_SAMPLE_MIN},     {"sample_max", TOPK_PARAMETER_SAMPLE_MAX},
-        {"part_scores", TOPK_PARAMETER_PART_SCORES},   {"snap", TOPK_PARAMETER_SNAP},
-        {"prefetch", TOPK_PARAMETER_PREFETCH},
-    }; /* not the stages: shared memory depends on them */
-    for (const auto &one : parameters) {
+    for (const auto &one : open_parameters) {
         if (change.first == one.name) {
             plan.parameters[one.parameter] = change.second;
             return true;
         }
     }
-    if (change.first == "sample_stride" && change.second > 0) {
+    if (change.first == "sample_stride" && plan.sample_stride > 0 && change.second > 0) {
         plan.sample_stride = (int32_t)change.second;
         return true;
     }
-    if (change.first == "blocks" && change.second > 0) {
+    if (change.first == "blocks" && blocks_possible(plan, change.second)) {
         plan.num_blocks = (int32_t)change.second;
         return true;
     }
@@ -426,7 +445,9 @@ static void add_plan(const cell_settings &settings, const struct topk_device &de
             std::string(topk_family_name(one.plan.family)) + ":" + std::to_string(one.plan.variant);
     }
     for (const plan_override &change : settings.overrides) {
-        plan_override_apply(one.plan, change);
+        if (!plan_override_apply(one.plan, change)) {
+            return;
+        }
         one.variant += (one.variant.empty() ? "" : "+") + override_name(change);
     }
     plans.push_back(one);
@@ -454,9 +475,10 @@ std::vector<named_plan> cell_plans(const cell_settings &settings, const struct t
     for (size_t i = 0; i < given; i++) {
         for (const plan_override &change : settings.sweep) {
             named_plan changed = plans[i];
-            plan_override_apply(changed.plan, change);
-            changed.variant += (changed.variant.empty() ? "" : "+") + override_name(change);
-            plans.push_back(changed);
+            if (plan_override_apply(changed.plan, change)) {
+                changed.variant += (changed.variant.empty() ? "" : "+") + override_name(change);
+                plans.push_back(changed);
+            }
         }
     }
     return plans;

@@ -79,7 +79,7 @@ int cell_length(const cell_shape &shape, int row, long run);
 /* False, with a text on standard error, when an argument is wrong. --help ends the program. */
 bool cells_parse(int argc, char **argv, const char *program, cell_settings &settings);
 
-/* Changes a field of a plan; false when there is no such field. */
+/* Changes a field of a plan; false when the plan has no such field, or cannot run so. */
 bool plan_override_apply(struct topk_plan &plan, const plan_override &change);
 
 /*

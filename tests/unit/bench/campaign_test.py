@@ -162,6 +162,22 @@ class Reporting(unittest.TestCase):
         self.assertEqual(best, {(2048, "indexer", 1, 8192): 7.0})
 
 
+class Variants(unittest.TestCase):
+    def test_the_fastest_plans_of_a_cell(self) -> None:
+        figures: report.Figures = {}
+        for name, us in (("", 10.0), ("@row:3", 9.0), ("@margin=48", 11.0), ("@row:5", 8.0)):
+            figures["topkd" + name, 512, "indexer", 64, 8192] = report.Figure(1.0, [us])
+        figures["topkd@row:6", 512, "indexer", 64, 8192] = report.Figure(1.0, [1.0], inexact=1)
+        figures["topkd", 512, "indexer", 1, 8192] = report.Figure(1.0, [5.0])
+        head, _, line = report.variants_table(figures).splitlines()
+        self.assertIn("fastest", head)
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        self.assertEqual(cells[:4], ["512", "64×8K", "10.00", "row:5 8.00 (0.800×)"])
+        self.assertIn("row:3", cells[4])
+        self.assertIn("the planner's 10.00 (1.000×)", cells[5])
+        self.assertEqual(report.variants_table({}), "")
+
+
 class Traces(unittest.TestCase):
     def test_costs_between_shapes(self) -> None:
         grid = {1024: {512: 8.0, 2048: 2.0}, 4096: {512: 2.0, 2048: 2.0}}
