@@ -78,22 +78,24 @@ static void launch_of(const struct topk_plan *plan, cudaStream_t stream,
     params->prefetch = (int32_t)plan->parameters[TOPK_PARAMETER_PREFETCH];
 }
 
+/* The launch functions, by family and type of scores; null where the planner never goes. */
+static const select_launch_function launch_functions[TOPK_FAMILY_COUNT][TOPK_DTYPE_COUNT] = {
+    {select_launch_plain, select_launch_plain_float16, select_launch_plain_bfloat16},
+    {select_launch_row, select_launch_row_float16, select_launch_row_bfloat16},
+    {select_launch_stream, nullptr, nullptr}, /* tiles */
+    {select_launch_stream, nullptr, nullptr}, /* split */
+    {select_launch_cluster, nullptr, nullptr},
+};
+
 static cudaError_t launch_family(const struct topk_plan *plan, const struct select_launch *launch,
                                  const struct select_params *params, bool load)
 {
-    switch (plan->family) {
-    case TOPK_FAMILY_PLAIN:
-        return select_launch_plain(launch, params, load);
-    case TOPK_FAMILY_ROW:
-        return select_launch_row(launch, params, load);
-    case TOPK_FAMILY_CLUSTER:
-        return select_launch_cluster(launch, params, load);
-    case TOPK_FAMILY_TILES:
-    case TOPK_FAMILY_SPLIT:
-        return select_launch_stream(launch, params, load);
-    default:
+    if ((unsigned)plan->family >= TOPK_FAMILY_COUNT ||
+        (unsigned)plan->shape.options.dtype >= TOPK_DTYPE_COUNT ||
+        launch_functions[plan->family][plan->shape.options.dtype] == nullptr) {
         return cudaErrorInvalidValue;
     }
+    return launch_functions[plan->family][plan->shape.options.dtype](launch, params, load);
 }
 
 enum topk_status topk_cuda_load(const struct topk_plan *plan, char *detail)

@@ -97,7 +97,7 @@ static __device__ __noinline__ void select_whole(const struct sink &sink, int32_
         return;
     }
     for (int32_t i = (int32_t)threadIdx.x; i < length; i += THREADS) {
-        entries[i] = sort_entry(key_of(sink.scores[i]), (uint32_t)i);
+        entries[i] = sort_entry(key_of(score_number(sink.scores[i])), (uint32_t)i);
     }
     sort_descending<THREADS>(entries, (uint32_t)length);
     sink_put_sorted<THREADS>(sink, entries, (uint32_t)length);

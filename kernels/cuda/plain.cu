@@ -17,7 +17,7 @@ namespace
 
 /* A row in global memory as a source of keys. */
 struct row_source {
-    const float *scores;
+    const score_t *scores;
     int32_t length;
 
     template <class Visit>
@@ -28,7 +28,7 @@ struct row_source {
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 int64_t position = first + i * THREADS;
-                score[i] = position < length ? scores[position] : 0.0f;
+                score[i] = position < length ? score_number(scores[position]) : 0.0f;
             }
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
             shared.counts.copied += length <= task.k ? 1u : 0u;
             shared.counts.direct += length > task.k ? 1u : 0u;
         }
-        const float *scores = task_row(task, row);
+        const score_t *scores = task_row(task, row);
         const struct sink sink = sink_open(params.args, scores, row);
         if (length <= task.k) {
             select_whole<THREADS>(sink, length, task.k, params.by_value != 0, entries);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
         for_each_ranked<THREADS, BATCH>(
             length,
             [&](int64_t i, uint32_t *key, uint32_t *position) {
-                *key = key_of(scores[i]);
+                *key = key_of(score_number(scores[i]));
                 *position = (uint32_t)i;
             },
             [&](uint32_t key, uint32_t) {
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
 
 } // namespace
 
-cudaError_t select_launch_plain(const struct select_launch *launch,
-                                const struct select_params *params, bool load)
+cudaError_t SCORE_LAUNCH(select_launch_plain)(const struct select_launch *launch,
+                                              const struct select_params *params, bool load)
 {
     return select_launch_kernel(plain_kernel, launch, params, load);
 }

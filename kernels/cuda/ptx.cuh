@@ -88,6 +88,14 @@ static __device__ __forceinline__ void store_marked(uint32_t marked, int32_t *at
                  : "memory");
 }
 
+/* The number of a float16, exactly; of a NaN no more than that it is one. */
+static __device__ __forceinline__ float half_to_float(uint16_t half)
+{
+    float number;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(half));
+    return number;
+}
+
 /* Adds to a counter of all blocks, and does not ask what it was. */
 static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t count)
 {

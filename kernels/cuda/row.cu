@@ -31,12 +31,14 @@ __device__ __forceinline__ uint32_t sample_size(uint32_t length)
  * Asks for the row that this block reads next: it comes from memory to the L2 cache while the block
  * computes. One thread.
  */
-__device__ __forceinline__ void prefetch_row(const float *scores, int32_t length)
+__device__ __forceinline__ void prefetch_row(const score_t *scores, int32_t length)
 {
 #if __CUDA_ARCH__ >= 900
-    const int32_t skip = (int32_t)(-(reinterpret_cast<uintptr_t>(scores) / 4) & 3u);
-    if (length >= skip + 4) {
-        prefetch_bulk(scores + skip, (length - skip) / 4 * 16);
+    constexpr int32_t GROUP = 16 / sizeof(score_t); /* scores of the least that is asked for */
+    const int32_t skip =
+        (int32_t)(-(reinterpret_cast<uintptr_t>(scores) / sizeof(score_t)) & (GROUP - 1u));
+    if (length >= skip + GROUP) {
+        prefetch_bulk(scores + skip, (length - skip) / GROUP * 16);
     }
 #else
     (void)scores;
@@ -54,18 +56,18 @@ __device__ __forceinline__ int32_t load_row(const struct task &task, int32_t row
 {
     const float nan = __uint_as_float(0xffffffffu);
     const int32_t first = first_position<SCORES>();
-    const float *lane_scores = task_row(task, row) + first;
+    const score_t *lane_scores = task_row(task, row) + first;
     int32_t length = EARLY ? task.width : clamp_length(task, given);
     int32_t exist = opaque(length - first);
     if (32 * (SCORES - 1) < exist) {
 #pragma unroll
         for (int j = 0; j < SCORES; j++) {
-            scores[j] = __ldcs(lane_scores + 32 * j);
+            scores[j] = score_number(__ldcs(lane_scores + 32 * j));
         }
     } else {
 #pragma unroll
         for (int j = 0; j < SCORES; j++) {
-            scores[j] = 32 * j < exist ? __ldcs(lane_scores + 32 * j) : nan;
+            scores[j] = 32 * j < exist ? score_number(__ldcs(lane_scores + 32 * j)) : nan;
         }
     }
     if (EARLY) {
@@ -194,16 +196,30 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
+/* Of scores of 16 bits only the policies for any number of rows are compiled, as the planner knows
+ * (policy.h): each takes a while. */
+template <int THREADS, int SCORES, int BLOCKS, bool EARLY, bool MADE>
+cudaError_t launch_policy(const struct select_launch *launch, const struct select_params *params,
+                          bool load)
+{
+    if constexpr (MADE) {
+        return select_launch_kernel(row_kernel<THREADS, SCORES, BLOCKS, EARLY>, launch, params,
+                                    load);
+    } else {
+        return cudaErrorInvalidValue;
+    }
+}
+
 } // namespace
 
-cudaError_t select_launch_row(const struct select_launch *launch,
-                              const struct select_params *params, bool load)
+cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
+                                            const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
 #define ROW_LAUNCH(threads, scores, blocks, early, rows)                                           \
     if (variant-- == 0) {                                                                          \
-        return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0>, launch,       \
-                                    params, load);                                                 \
+        constexpr bool made = SCORE_DTYPE == 0 || rows == 0;                                       \
+        return launch_policy<threads, scores, blocks, early != 0, made>(launch, params, load);     \
     }
     TOPK_ROW_POLICIES(ROW_LAUNCH)
 #undef ROW_LAUNCH

@@ -160,7 +160,7 @@ __device__ __forceinline__ void write_by_value(uint32_t marks, uint32_t slot,
                                                uint64_t *entries)
 {
     write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
-        entries[own_slot] = sort_entry(key_of(sink.scores[position]), position);
+        entries[own_slot] = sort_entry(key_of(score_number(sink.scores[position])), position);
     });
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);

@@ -35,17 +35,23 @@ struct select_launch {
 };
 
 /*
- * Launch one family. `load` sets the kernel's shared-memory limit first, which must have been done
- * once in a context before any launch. Asynchronous; neither allocates nor synchronises.
+ * Launch one family, for one type of scores. `load` sets the kernel's shared-memory limit first,
+ * which must have been done once in a context before any launch. Asynchronous; neither allocates
+ * nor synchronises.
  */
-cudaError_t select_launch_plain(const struct select_launch *launch,
-                                const struct select_params *params, bool load);
-cudaError_t select_launch_row(const struct select_launch *launch,
-                              const struct select_params *params, bool load);
-cudaError_t select_launch_cluster(const struct select_launch *launch,
-                                  const struct select_params *params, bool load);
-cudaError_t select_launch_stream(const struct select_launch *launch,
-                                 const struct select_params *params, bool load);
+typedef cudaError_t (*select_launch_function)(const struct select_launch *launch,
+                                              const struct select_params *params, bool load);
+#define SELECT_LAUNCH(name)                                                                        \
+    cudaError_t name(const struct select_launch *launch, const struct select_params *params,       \
+                     bool load);
+SELECT_LAUNCH(select_launch_plain)
+SELECT_LAUNCH(select_launch_plain_float16)
+SELECT_LAUNCH(select_launch_plain_bfloat16)
+SELECT_LAUNCH(select_launch_row)
+SELECT_LAUNCH(select_launch_row_float16)
+SELECT_LAUNCH(select_launch_row_bfloat16)
+SELECT_LAUNCH(select_launch_cluster)
+SELECT_LAUNCH(select_launch_stream)
 
 /* What the launch functions share: one kernel, one parameter, optionally programmatic or in
  * clusters. */

@@ -7,11 +7,12 @@
 
 #include "cuda/ptx.cuh"
 #include "key.cuh"
+#include "score.cuh"
 #include "select.h"
 
 /* The fields of topk_args that every row needs, within the limits of the plan. */
 struct task {
-    const float *scores;
+    const score_t *scores;
     int64_t row_stride;
     const int32_t *lengths;
     int32_t *indices;
@@ -34,7 +35,7 @@ static __device__ __forceinline__ struct task task_read(const struct select_para
 {
     const struct topk_args *args = params.args;
     struct task task;
-    task.scores = static_cast<const float *>(args->scores);
+    task.scores = static_cast<const score_t *>(args->scores);
     task.row_stride = args->row_stride;
     task.lengths = args->lengths;
     task.length_all = args->length_all;
@@ -60,17 +61,17 @@ static __device__ __forceinline__ int32_t clamp_length(const struct task &task, 
     return min(task.width, max(length, 0));
 }
 
-static __device__ __forceinline__ const float *task_row(const struct task &task, int32_t row)
+static __device__ __forceinline__ const score_t *task_row(const struct task &task, int32_t row)
 {
     return task.scores + row * task.row_stride;
 }
 
 /* Where one row's result goes. Built by every thread that writes; 16 registers at most. */
 struct sink {
-    int32_t *indices;     /* [k] */
-    float *values;        /* [k] or NULL */
-    const float *scores;  /* the row, for values */
-    const int32_t *pages; /* the row's page table or NULL */
+    int32_t *indices;      /* [k] */
+    float *values;         /* [k] or NULL */
+    const score_t *scores; /* the row, for values */
+    const int32_t *pages;  /* the row's page table or NULL */
     int32_t num_pages;
     uint32_t page_size_log2;
     int32_t offset;
@@ -78,7 +79,7 @@ struct sink {
 };
 
 static __device__ __forceinline__ struct sink sink_open(const struct topk_args *args,
-                                                        const float *scores, int32_t row)
+                                                        const score_t *scores, int32_t row)
 {
     struct sink sink;
     sink.indices = args->indices + row * args->index_stride;
@@ -127,7 +128,7 @@ static __device__ __forceinline__ void sink_put(const struct sink &sink, uint32_
     }
     __stcg(&sink.indices[slot], (int32_t)(result + (uint32_t)sink.offset));
     if (sink.values != nullptr) {
-        sink.values[slot] = sink.scores[position];
+        sink.values[slot] = score_value(sink.scores[position]);
     }
 }
 

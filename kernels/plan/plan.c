@@ -81,6 +81,13 @@ static int64_t sort_bytes(const struct topk_shape *shape)
     return shape->options.order == TOPK_ORDER_VALUE ? 8 * entries : 0;
 }
 
+/* The stream and cluster families take float32 to shared memory by whole chunks; scores of 16 bits
+ * are read by those that load them one by one. */
+static bool is_float32(const struct topk_shape *shape)
+{
+    return shape->options.dtype == TOPK_DTYPE_FLOAT32;
+}
+
 /* Bulk copies to shared memory with a barrier, and programmatic launch: sm_90 and later. */
 static bool has_bulk_copies(const struct topk_device *device)
 {
@@ -128,6 +135,9 @@ static bool row_policy_serves(const struct row_policy *policy, const struct topk
 {
     int64_t rows_max = (int64_t)policy->quarter_rows * device->num_multiprocessors / 4;
     bool meant = !choosing || policy->quarter_rows == 0 || shape->rows <= rows_max;
+    if (!is_float32(shape) && policy->quarter_rows != 0) {
+        return false; /* not compiled */
+    }
     return meant && policy->threads * policy->scores >= shape->width;
 }
 
@@ -185,7 +195,7 @@ static int64_t stream_workspace_bytes(const struct stream_policy *policy, int64_
 static bool plan_stream(const struct topk_shape *shape, const struct topk_device *device,
                         enum topk_family family, int32_t variant, struct topk_plan *plan)
 {
-    if (!has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
+    if (!is_float32(shape) || !has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
         variant >= COUNT(stream_policies)) {
         return false;
     }
@@ -256,7 +266,8 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
            !cluster_policy_serves(&cluster_policies[variant], shape, device, true)) {
         variant++;
     }
-    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(cluster_policies) ||
+    if (!is_float32(shape) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
+        variant >= COUNT(cluster_policies) ||
         !cluster_policy_serves(&cluster_policies[variant], shape, device, false)) {
         return false;
     }
@@ -323,17 +334,6 @@ static enum topk_status check_shape(const struct topk_shape *shape, char *detail
     return TOPK_OK;
 }
 
-/* The kernels read float32; a family that reads other types says so here. */
-static enum topk_status check_dtype(const struct topk_shape *shape, char *detail)
-{
-    if (shape->options.dtype != TOPK_DTYPE_FLOAT32) {
-        return topk_detail(detail, TOPK_E_UNSUPPORTED,
-                           "no CUDA family reads %s scores; pass float32, or use the CPU device",
-                           topk_dtype_name(shape->options.dtype));
-    }
-    return TOPK_OK;
-}
-
 static enum topk_status check_device(const struct topk_device *device, char *detail)
 {
     if (device->num_multiprocessors < 1 || device->num_multiprocessors > 4096) {
@@ -357,9 +357,6 @@ static enum topk_status check_all(const struct topk_shape *shape, const struct t
                       shape == NULL ? "shape" : (device == NULL ? "device" : "plan_p"));
     }
     enum topk_status status = check_shape(shape, detail);
-    if (status == TOPK_OK) {
-        status = check_dtype(shape, detail);
-    }
     return status != TOPK_OK ? status : check_device(device, detail);
 }
 
@@ -414,10 +411,11 @@ enum topk_status topk_plan_make_family(const struct topk_shape *shape,
     }
     if (!planned) {
         return topk_detail(detail, TOPK_E_UNSUPPORTED,
-                           "family %s (variant %d) does not serve k %d, width %d on compute "
+                           "family %s (variant %d) does not serve k %d, width %d of %s on compute "
                            "capability %d.%d; let topk_plan_make choose",
                            topk_family_name(family), variant, shape->k, shape->width,
-                           device->compute_major, device->compute_minor);
+                           topk_dtype_name(shape->options.dtype), device->compute_major,
+                           device->compute_minor);
     }
     *plan_p = plan;
     return TOPK_OK;

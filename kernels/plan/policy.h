@@ -18,7 +18,8 @@
  * threads * scores is the widest row. `early`: the row is loaded up to its width beside its length
  * instead of after it: sooner, but more traffic when lengths are short. `rows`: for at most so many
  * rows, in quarters of a row a multiprocessor; 0: for any number. The planner takes the first that
- * serves a shape (H200, 2026-11-29: TUNING.md has the times).
+ * serves a shape (H200, 2026-11-29: TUNING.md has the times). For scores of 16 bits those for any
+ * number of rows are compiled.
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
     X(1024, 4, 1, 1, 4)                                                                            \

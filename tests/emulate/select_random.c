@@ -86,6 +86,9 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
     }
     spec.options.order = (enum topk_order)inputs_rng_below(rng, 3);
     spec.options.ties = (enum topk_ties)inputs_rng_below(rng, 2);
+    if (family == TOPK_FAMILY_PLAIN || family == TOPK_FAMILY_ROW) { /* the others have float32 */
+        spec.options.dtype = (enum topk_dtype)inputs_rng_below(rng, TOPK_DTYPE_COUNT);
+    }
     if (inputs_rng_below(rng, 2) == 0) {
         spec.values = inputs_rng_below(rng, 2) == 0;
         spec.row_offsets = inputs_rng_below(rng, 2) == 0;
@@ -165,11 +168,12 @@ static bool run_numbered(uint64_t number)
     if (!good) {
         char inputs[160];
         inputs_describe(&spec.inputs, inputs, sizeof(inputs));
-        printf("FAILED case %llu, seed %llu: %s:%d order=%d ties=%d offset=%d lengths=%s: %s: %s\n",
+        printf("FAILED case %llu, seed %llu: %s:%d dtype=%s order=%d ties=%d offset=%d lengths=%s: "
+               "%s: %s\n",
                (unsigned long long)number, (unsigned long long)inputs_run_seed(),
-               topk_family_name(policy->family), policy->variant, (int)spec.options.order,
-               (int)spec.options.ties, spec.offset, inputs_lengths_name(spec.lengths), inputs,
-               what);
+               topk_family_name(policy->family), policy->variant,
+               topk_dtype_name(spec.options.dtype), (int)spec.options.order, (int)spec.options.ties,
+               spec.offset, inputs_lengths_name(spec.lengths), inputs, what);
     }
     return good;
 }

@@ -34,10 +34,11 @@ static bool run(const struct gpu_spec *spec, enum topk_family family, int32_t va
         if (!good) {
             char inputs[160];
             inputs_describe(&request.spec.inputs, inputs, sizeof(inputs));
-            snprintf(detail, 640, "%s:%d order=%d ties=%d offset=%d lengths=%s run %d: %s: %s",
-                     topk_family_name(plan.plan.family), plan.plan.variant, spec->options.order,
-                     spec->options.ties, spec->offset, inputs_lengths_name(spec->lengths), i,
-                     inputs, what);
+            snprintf(detail, 640,
+                     "%s:%d dtype=%s order=%d ties=%d offset=%d lengths=%s run %d: %s: %s",
+                     topk_family_name(plan.plan.family), plan.plan.variant,
+                     topk_dtype_name(spec->options.dtype), spec->options.order, spec->options.ties,
+                     spec->offset, inputs_lengths_name(spec->lengths), i, inputs, what);
         }
     }
     gpu_request_fini(&request);
@@ -205,6 +206,38 @@ static void test_row_counts(enum topk_family family)
     }
 }
 
+/* Scores of 16 bits, at any 2-byte alignment, by the policies that read them. */
+static void test_dtypes(enum topk_family family)
+{
+    size_t num_widths;
+    const int32_t *widths = widths_of(family, &num_widths);
+    for (int dtype = TOPK_DTYPE_FLOAT16; dtype < TOPK_DTYPE_COUNT; dtype++) {
+        char name[96], detail[640] = "";
+        bool good = true;
+        for (int inputs = 0; inputs < INPUTS_FAMILY_COUNT && good; inputs++) {
+            for (size_t w = 1; w < num_widths && good; w++) {
+                if (small && (widths[w] > 9000 || (inputs + (int)w) % 3 != 0)) {
+                    continue;
+                }
+                int32_t k = widths[w] < 600 ? 64 : (inputs % 2 == 0 ? 2048 : 300);
+                struct gpu_spec spec =
+                    spec_of((enum inputs_family)inputs, small ? 3 : 7, widths[w], k);
+                spec.inputs.row_stride = widths[w] + inputs % 3;
+                spec.offset = inputs % 17;
+                spec.lengths = (enum inputs_lengths)((inputs + (int)w) % INPUTS_LENGTHS_COUNT);
+                spec.options.dtype = (enum topk_dtype)dtype;
+                spec.options.order = (enum topk_order)((inputs + (int)w) % 3);
+                spec.options.ties = (enum topk_ties)(inputs / 3 % 2);
+                spec.values = true;
+                good = run_policies(&spec, family, false, detail);
+            }
+        }
+        snprintf(name, sizeof(name), "it_07_%s_selects_%s", topk_family_name(family),
+                 topk_dtype_name((enum topk_dtype)dtype));
+        gpu_report(name, good, detail);
+    }
+}
+
 /* Long rows, where parts are many, candidates overflow and plateaus cross parts. */
 static void test_long_rows(enum topk_family family)
 {
@@ -254,6 +287,9 @@ int main(int argc, char **argv)
         test_layouts((enum topk_family)family);
         test_ks((enum topk_family)family);
         test_row_counts((enum topk_family)family);
+        if (family == TOPK_FAMILY_PLAIN || family == TOPK_FAMILY_ROW) {
+            test_dtypes((enum topk_family)family);
+        }
         if (!small && family != TOPK_FAMILY_ROW) {
             test_long_rows((enum topk_family)family);
         }

@@ -112,13 +112,13 @@ void gpu_request_init(const struct gpu_spec *spec, struct gpu_request *request)
         inputs->row_stride = inputs->width;
     }
     size_t rows = (size_t)inputs->num_rows, k = (size_t)spec->k;
-    size_t score_bytes = inputs_elements(inputs) * sizeof(float);
+    const size_t element = topk_dtype_bytes(spec->options.dtype);
+    size_t score_bytes = inputs_elements(inputs) * element;
     struct topk_args *host = &request->host;
-    float *scores = host_array(request, SLOT_SCORES, score_bytes);
+    void *scores = host_array(request, SLOT_SCORES, score_bytes);
     int32_t *lengths = host_array(request, SLOT_LENGTHS, rows * sizeof(int32_t));
-    inputs_fill(inputs, scores);
     inputs_fill_lengths(inputs, spec->lengths, lengths);
-    inputs_poison_tails(inputs, lengths, scores);
+    inputs_fill_typed(inputs, spec->options.dtype, lengths, scores);
     host->scores = scores;
     host->lengths = lengths;
     host->row_stride = inputs->row_stride;
@@ -130,7 +130,7 @@ void gpu_request_init(const struct gpu_spec *spec, struct gpu_request *request)
     request->device = *host;
     struct topk_args *device = &request->device;
     device->scores =
-        device_array(request, SLOT_SCORES, score_bytes, (size_t)spec->offset * sizeof(float));
+        device_array(request, SLOT_SCORES, score_bytes, (size_t)spec->offset * element);
     device->lengths = device_array(request, SLOT_LENGTHS, rows * sizeof(int32_t), 0);
     device->indices = device_array(request, SLOT_INDICES, rows * k * sizeof(int32_t), 4);
     make_extras(request);
@@ -228,7 +228,7 @@ struct topk_shape gpu_shape(const struct gpu_spec *spec, bool spare)
         .k = spec->k,
         .rows = spec->inputs.num_rows + (spare ? 3 : 0),
         .width = spec->inputs.width + (spare ? 100 : 0),
-        .alignment_bytes = 4,
+        .alignment_bytes = (int32_t)topk_dtype_bytes(spec->options.dtype),
         .options = spec->options,
     };
     return shape;

@@ -27,7 +27,7 @@ struct gpu_spec {
     enum inputs_lengths lengths;
     struct topk_options options;
     int32_t k;
-    int32_t offset; /* elements between an aligned address and the first score */
+    int32_t offset; /* scores between an aligned address and the first score */
     uint32_t page_size_log2;
     bool values, pages, row_offsets;
 };

@@ -354,6 +354,39 @@ static void it_forces_only_what_serves_the_shape(void **state)
                      TOPK_E_UNSUPPORTED);
 }
 
+/* Scores of 16 bits: every shape has a family that reads them, and no other is forced on them. */
+static void it_gives_16_bits_the_families_that_read_them(void **state)
+{
+    (void)state;
+    const int32_t widths[] = {1, 4096, 4097, 8192, 16385, 32768, 32769, 1 << 20};
+    for (size_t d = 0; d < sizeof(devices) / sizeof(devices[0]); d++) {
+        for (int dtype = TOPK_DTYPE_FLOAT16; dtype < TOPK_DTYPE_COUNT; dtype++) {
+            for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
+                for (int32_t rows = 1; rows < 10000; rows *= 4) {
+                    struct topk_shape shape = shape_of(rows, widths[w], 512);
+                    struct topk_plan plan;
+                    char detail[TOPK_DETAIL_SIZE] = "", text[512];
+                    shape.options.dtype = (enum topk_dtype)dtype;
+                    shape.alignment_bytes = 2;
+                    assert_int_equal(topk_plan_make(&shape, devices[d], &plan, detail), TOPK_OK);
+                    assert_int_equal(plan.family,
+                                     widths[w] <= 32768 ? TOPK_FAMILY_ROW : TOPK_FAMILY_PLAIN);
+                    assert_int_equal(plan.shape.options.dtype, dtype);
+                    topk_plan_describe(&plan, text, sizeof(text));
+                    assert_non_null(strstr(text, topk_dtype_name((enum topk_dtype)dtype)));
+                    for (int family = TOPK_FAMILY_TILES; family < TOPK_FAMILY_COUNT; family++) {
+                        assert_int_equal(topk_plan_make_family(&shape, devices[d],
+                                                               (enum topk_family)family, -1, &plan,
+                                                               detail),
+                                         TOPK_E_UNSUPPORTED);
+                        assert_non_null(strstr(detail, topk_dtype_name((enum topk_dtype)dtype)));
+                    }
+                }
+            }
+        }
+    }
+}
+
 static void it_describes_a_plan_in_one_line(void **state)
 {
     (void)state;
@@ -384,6 +417,7 @@ int main(void)
         cmocka_unit_test(it_keeps_groups_of_warps_to_their_own_stages),
         cmocka_unit_test(it_refuses_what_is_outside_the_limits),
         cmocka_unit_test(it_forces_only_what_serves_the_shape),
+        cmocka_unit_test(it_gives_16_bits_the_families_that_read_them),
         cmocka_unit_test(it_describes_a_plan_in_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

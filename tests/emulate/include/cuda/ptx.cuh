@@ -63,6 +63,17 @@ static inline void store_marked(uint32_t marked, int32_t *at, uint32_t value,
     }
 }
 
+static inline float half_to_float(uint16_t half)
+{
+    int exponent = half >> 10 & 31, fraction = half & 1023;
+    float number = exponent == 0 ? ldexpf((float)fraction, -24)
+                                 : ldexpf((float)(1024 + fraction), exponent - 25);
+    if (exponent == 31) {
+        number = fraction != 0 ? __uint_as_float(0x7fffffffu) : INFINITY; /* one NaN for all */
+    }
+    return fraction != 0 && exponent == 31 ? number : copysignf(number, half >> 15 ? -1.0f : 1.0f);
+}
+
 static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
 {
     atomicAdd(counter, count, here);
