@@ -48,8 +48,9 @@ static enum inputs_family family_of(enum bench_scores scores)
 
 /* A matrix, its lengths and all outputs that a selection may have. */
 struct matrix {
-    std::vector<float> scores, values;
+    std::vector<float> scores, values; /* the scores' memory, whatever their type */
     std::vector<int32_t> lengths, indices, pages, offsets;
+    std::vector<int32_t> floor_lengths; /* floats that a row's valid scores take */
     struct topk_args args = {};
     int64_t valid = 0; /* scores */
 };
@@ -67,10 +68,13 @@ static void fill(matrix &m, const cell_settings &settings, const cell_wanted &wa
     spec.width = shape.width;
     spec.row_stride = shape.width;
     spec.k = wanted.k;
-    m.scores.resize(inputs_elements(&spec));
-    inputs_fill(&spec, m.scores.data());
+    const size_t score_bytes = topk_dtype_bytes(settings.options.dtype);
+    m.scores.resize((inputs_elements(&spec) * score_bytes + 3) / sizeof(float));
+    inputs_fill_typed(&spec, settings.options.dtype, nullptr, m.scores.data());
     for (size_t row = 0; row < rows; row++) {
         m.lengths.push_back(cell_length(shape, (int)row, (long)row));
+        m.floor_lengths.push_back(
+            (int32_t)((size_t)m.lengths.back() * score_bytes / sizeof(float)));
         m.valid += m.lengths.back();
     }
     m.indices.resize(results);
@@ -155,12 +159,14 @@ void cells_device_measure(const cell_settings &settings, const cell_wanted &want
     }
     double times[rounds], floors[rounds];
     int64_t found = 0;
+    const int32_t floor_width = (int32_t)((size_t)wanted.shape.width *
+                                          topk_dtype_bytes(settings.options.dtype) / sizeof(float));
     for (int i = 0; i < rounds; i++) {
         const double begin = now_us();
         select_once(m, settings, nullptr);
         const double middle = now_us();
-        found += bench_floor_run(floor_threads, m.scores.data(), wanted.shape.width,
-                                 m.lengths.data(), wanted.shape.rows, wanted.shape.width, 0.5f);
+        found += bench_floor_run(floor_threads, m.scores.data(), floor_width,
+                                 m.floor_lengths.data(), wanted.shape.rows, floor_width, 0.5f);
         times[i] = middle - begin;
         floors[i] = now_us() - middle;
     }

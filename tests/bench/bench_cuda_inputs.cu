@@ -1,6 +1,9 @@
 /* Score rows and checks on the device; see bench_cuda_inputs.cuh. */
 #include "bench_cuda_inputs.cuh"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -86,22 +89,61 @@ static __device__ float score_of(const struct bench_rows &rows, enum bench_score
     }
 }
 
+/* A number as each type of score has it: store() rounds to nearest even, load() is exact. */
+static __device__ void store(float *score, float number)
+{
+    *score = number;
+}
+
+static __device__ void store(__half *score, float number)
+{
+    *score = __float2half_rn(number);
+}
+
+static __device__ void store(__nv_bfloat16 *score, float number)
+{
+    *score = __float2bfloat16_rn(number);
+}
+
+static __device__ float load(float score)
+{
+    return score;
+}
+
+static __device__ float load(__half score)
+{
+    return __half2float(score);
+}
+
+static __device__ float load(__nv_bfloat16 score)
+{
+    return __bfloat162float(score);
+}
+
+template <class Score>
 static __global__ void __launch_bounds__(FILL_THREADS)
-    fill_kernel(float *scores, const struct bench_rows rows, enum bench_scores kind)
+    fill_kernel(Score *scores, const struct bench_rows rows, enum bench_scores kind)
 {
     for (long row = blockIdx.y; row < rows.count; row += gridDim.y) {
         for (long column = blockIdx.x * (long)FILL_THREADS + threadIdx.x; column < rows.width;
              column += (long)gridDim.x * FILL_THREADS) {
-            scores[row * rows.width + column] =
-                column < rows.lengths[row] ? score_of(rows, kind, row, column) : -INFINITY;
+            store(&scores[row * rows.width + column],
+                  column < rows.lengths[row] ? score_of(rows, kind, row, column) : -INFINITY);
         }
     }
 }
 
-void bench_fill(float *scores, const struct bench_rows &rows, enum bench_scores kind)
+void bench_fill(void *scores, enum topk_dtype dtype, const struct bench_rows &rows,
+                enum bench_scores kind)
 {
     dim3 grid(64, (unsigned)std::min(rows.count, 4096l));
-    fill_kernel<<<grid, FILL_THREADS>>>(scores, rows, kind);
+    if (dtype == TOPK_DTYPE_FLOAT16) {
+        fill_kernel<<<grid, FILL_THREADS>>>(static_cast<__half *>(scores), rows, kind);
+    } else if (dtype == TOPK_DTYPE_BFLOAT16) {
+        fill_kernel<<<grid, FILL_THREADS>>>(static_cast<__nv_bfloat16 *>(scores), rows, kind);
+    } else {
+        fill_kernel<<<grid, FILL_THREADS>>>(static_cast<float *>(scores), rows, kind);
+    }
 }
 
 static __global__ void __launch_bounds__(FILL_THREADS)
@@ -130,14 +172,15 @@ struct check_shared {
 };
 
 /* One block a row. A selection is exact when as many of the row as of it are above its lowest. */
+template <class Score>
 static __global__ void __launch_bounds__(CHECK_THREADS)
-    check_kernel(const float *scores, const struct bench_rows rows,
+    check_kernel(const Score *scores, const struct bench_rows rows,
                  const struct bench_result result, unsigned *bits, size_t words, int *bad)
 {
     __shared__ struct check_shared shared;
     const long row = blockIdx.x;
     const int k = result.k;
-    const float *line = scores + row * rows.width;
+    const Score *line = scores + row * rows.width;
     const int *selected = result.indices + row * k;
     const float *values = result.values != nullptr ? result.values + row * k : nullptr;
     const int length = rows.lengths[row], thread = (int)threadIdx.x;
@@ -163,14 +206,14 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
         const int before = i > 0 ? selected[i - 1] : -1;
         if (before >= 0 && before < length &&
             ((result.by_index && before >= at) ||
-             (result.by_value &&
-              (line[before] < line[at] || (line[before] == line[at] && before >= at))))) {
+             (result.by_value && (load(line[before]) < load(line[at]) ||
+                                  (load(line[before]) == load(line[at]) && before >= at))))) {
             atomicAdd(&shared.wrong, 1);
         }
-        if (values != nullptr && __float_as_uint(values[i]) != __float_as_uint(line[at])) {
+        if (values != nullptr && __float_as_uint(values[i]) != __float_as_uint(load(line[at]))) {
             atomicAdd(&shared.wrong, 1);
         }
-        lowest = fminf(lowest, line[at]);
+        lowest = fminf(lowest, load(line[at]));
     }
     shared.lowest[thread] = lowest;
     __syncthreads();
@@ -184,8 +227,8 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
     for (int i = thread; i < k; i += CHECK_THREADS) {
         int at = selected[i];
         if (at >= 0 && at < length) {
-            atomicAdd(line[at] > lowest ? &shared.selected_above : &shared.selected_equal, 1);
-            if (line[at] == lowest) {
+            atomicAdd(load(line[at]) > lowest ? &shared.selected_above : &shared.selected_equal, 1);
+            if (load(line[at]) == lowest) {
                 atomicMax(&shared.last_equal, at);
             }
         }
@@ -194,7 +237,7 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
     const int last_equal = shared.last_equal;
     int above = 0, equal_below = 0;
     for (long i = thread; i < length; i += CHECK_THREADS) {
-        float score = line[i];
+        float score = load(line[i]);
         above += score > lowest ? 1 : 0;
         equal_below += score == lowest && i <= last_equal ? 1 : 0;
     }
@@ -212,7 +255,24 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
     }
 }
 
-int bench_check(const float *scores, const struct bench_rows &rows,
+static void launch_check(const void *scores, enum topk_dtype dtype, const struct bench_rows &rows,
+                         const struct bench_result &result, unsigned *bits, size_t words, int *bad,
+                         cudaStream_t stream)
+{
+    const unsigned blocks = (unsigned)rows.count;
+    if (dtype == TOPK_DTYPE_FLOAT16) {
+        check_kernel<<<blocks, CHECK_THREADS, 0, stream>>>(static_cast<const __half *>(scores),
+                                                           rows, result, bits, words, bad);
+    } else if (dtype == TOPK_DTYPE_BFLOAT16) {
+        check_kernel<<<blocks, CHECK_THREADS, 0, stream>>>(
+            static_cast<const __nv_bfloat16 *>(scores), rows, result, bits, words, bad);
+    } else {
+        check_kernel<<<blocks, CHECK_THREADS, 0, stream>>>(static_cast<const float *>(scores), rows,
+                                                           result, bits, words, bad);
+    }
+}
+
+int bench_check(const void *scores, enum topk_dtype dtype, const struct bench_rows &rows,
                 const struct bench_result &result, unsigned *bits, int *bad, cudaStream_t stream)
 {
     const size_t words = bench_check_words((int)rows.width);
@@ -221,8 +281,7 @@ int bench_check(const float *scores, const struct bench_rows &rows,
         cudaMemsetAsync(bits, 0, (size_t)rows.count * words * sizeof(unsigned), stream);
     error = error == cudaSuccess ? cudaMemsetAsync(bad, 0, sizeof(int), stream) : error;
     if (error == cudaSuccess) {
-        check_kernel<<<(unsigned)rows.count, CHECK_THREADS, 0, stream>>>(scores, rows, result, bits,
-                                                                         words, bad);
+        launch_check(scores, dtype, rows, result, bits, words, bad, stream);
         error = cudaGetLastError();
     }
     error = error == cudaSuccess

@@ -5,6 +5,7 @@
 #define TOPKD_BENCH_CUDA_INPUTS_CUH
 
 #include "score_kinds.hpp"
+#include "topk_select.h"
 
 #include <cuda_runtime.h>
 
@@ -26,8 +27,9 @@ struct bench_result {
     bool by_index, by_value; /* the order that was asked for, with the lowest ties */
 };
 
-/* Fills scores[count, width]; beyond lengths[row] lies -inf. */
-void bench_fill(float *scores, const struct bench_rows &rows, enum bench_scores kind);
+/* Fills scores[count, width] of a type, rounded to it; beyond lengths[row] lies -inf. */
+void bench_fill(void *scores, enum topk_dtype dtype, const struct bench_rows &rows,
+                enum bench_scores kind);
 
 /* A page table [rows, pages_a_row] that leaves every position as it is. */
 void bench_fill_pages(int *pages, long rows, int pages_a_row);
@@ -39,7 +41,7 @@ size_t bench_check_words(int width);
  * The number of rows whose result is not an exact selection, is in another order than the wanted
  * one, or has a value that is not its score. Blocks until done.
  */
-int bench_check(const float *scores, const struct bench_rows &rows,
+int bench_check(const void *scores, enum topk_dtype dtype, const struct bench_rows &rows,
                 const struct bench_result &result, unsigned *bits, int *bad, cudaStream_t stream);
 
 #endif

@@ -34,7 +34,8 @@ static cudaStream_t stream;
 /* ---- one cell -------------------------------------------------------------------------------- */
 
 struct buffers {
-    float *scores = nullptr, *values = nullptr;
+    char *scores = nullptr; /* of the options' dtype */
+    float *values = nullptr;
     int *lengths = nullptr, *indices = nullptr, *bad = nullptr;
     int *pages = nullptr, *offsets = nullptr;
     struct topk_args *args = nullptr; /* [groups], then one that counts routes */
@@ -45,14 +46,14 @@ struct buffers {
 };
 
 /* The descriptors: one a matrix, and one more of the first that counts routes. */
-static void fill_args(const buffers &b, const cell_wanted &wanted)
+static void fill_args(const buffers &b, const cell_wanted &wanted, size_t score_bytes)
 {
     const cell_shape &shape = wanted.shape;
     const int pages = (shape.width >> page_size_log2) + 1;
     for (int group = 0; group <= b.groups; group++) {
         struct topk_args args = {};
         const size_t first = (size_t)(group % b.groups) * shape.rows;
-        args.scores = b.scores + first * shape.width;
+        args.scores = b.scores + first * shape.width * score_bytes;
         args.row_stride = shape.width;
         args.lengths = b.lengths + first;
         args.indices = b.indices + first * wanted.k;
@@ -97,7 +98,8 @@ static void fill_buffers(buffers &b, const cell_wanted &wanted, const struct top
                          const cell_settings &settings)
 {
     const cell_shape &shape = wanted.shape;
-    const size_t one = (size_t)shape.rows * shape.width * sizeof(float);
+    const size_t score_bytes = topk_dtype_bytes(settings.options.dtype);
+    const size_t one = (size_t)shape.rows * shape.width * score_bytes;
     b.groups = (int)std::max<size_t>(
         1, std::min<size_t>((size_t)settings.groups_max, rotated_bytes / one));
     const size_t rows = (size_t)shape.rows * b.groups;
@@ -114,16 +116,16 @@ static void fill_buffers(buffers &b, const cell_wanted &wanted, const struct top
     double bytes = 0, length = 0;
     for (size_t row = 0; row < rows; row++) {
         lengths[row] = cell_length(shape, (int)(row % shape.rows), (long)row);
-        bytes += lengths[row] * 4.0;
+        bytes += (double)lengths[row] * (double)score_bytes;
         length += lengths[row] / (double)rows;
     }
     b.bytes = bytes / b.groups;
     CHECK_CUDA(cudaMemcpy(b.lengths, lengths.data(), rows * sizeof(int), cudaMemcpyHostToDevice));
     const struct bench_rows inputs = {b.lengths, (long)rows, shape.width, wanted.k,
                                       (float)(bench_sample_period(plan, (int)length) / length)};
-    bench_fill(b.scores, inputs, wanted.scores);
+    bench_fill(b.scores, settings.options.dtype, inputs, wanted.scores);
     fill_outputs(b, wanted, settings);
-    fill_args(b, wanted);
+    fill_args(b, wanted, score_bytes);
     CHECK_CUDA(cudaDeviceSynchronize());
 }
 
@@ -212,7 +214,8 @@ static void measure(const struct topk_plan &plan, const buffers &b, const cell_w
                                             settings.options.order == TOPK_ORDER_INDEX,
                                             settings.options.order == TOPK_ORDER_VALUE};
         const struct bench_rows inputs = {b.lengths, (long)rows, shape.width, wanted.k, 0};
-        figures.inexact = bench_check(b.scores, inputs, result, b.bits, b.bad, stream);
+        figures.inexact =
+            bench_check(b.scores, settings.options.dtype, inputs, result, b.bits, b.bad, stream);
     }
     enqueue(plan, args_of(b, b.groups), workspace);
     CHECK_CUDA(cudaMemcpyAsync(&figures.routes, b.routes, sizeof(figures.routes),
@@ -220,7 +223,8 @@ static void measure(const struct topk_plan &plan, const buffers &b, const cell_w
     CHECK_CUDA(cudaStreamSynchronize(stream));
     figures.floor_us = b.bytes / floor_bytes_per_us;
     /* The routes are those of the first matrix, the bytes the mean of all. */
-    figures.reads = (double)figures.routes.scores_read * 4.0 / b.bytes;
+    figures.reads =
+        (double)figures.routes.scores_read * topk_dtype_bytes(settings.options.dtype) / b.bytes;
     figures.policy =
         std::string(topk_family_name(plan.family)) + ":" + std::to_string(plan.variant);
 }
@@ -250,7 +254,9 @@ void cells_device_measure(const cell_settings &settings, const cell_wanted &want
 {
     const std::vector<named_plan> plans = cell_plans(settings, device, wanted);
     if (plans.empty()) {
-        return; /* no family that was asked for serves the shape */
+        fprintf(stderr, "%s %s: no family that was asked for serves it\n", cell_key(wanted).c_str(),
+                topk_dtype_name(settings.options.dtype));
+        return;
     }
     buffers buffers;
     fill_buffers(buffers, wanted, plans[0].plan, settings);

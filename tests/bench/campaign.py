@@ -70,6 +70,8 @@ GROUPS = [
     Group("pages", FAMILY_SHAPES, options=("--outputs", "pages")),
     Group("offsets", FAMILY_SHAPES, options=("--outputs", "offsets")),
     Group("deterministic", DECODE + MID + MATRIX, options=("--deterministic",)),
+    Group("float16", MATRIX, options=("--dtype", "float16")),
+    Group("bfloat16", MATRIX, options=("--dtype", "bfloat16")),
 ]
 TRACE_GROUP = "traces"
 VARIANTS = "variants"  # only when asked for

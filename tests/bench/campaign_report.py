@@ -275,6 +275,9 @@ def targets_of(figures: Figures, published: Figures, reads: Ratios) -> list[Targ
         beside("topkd"),
     )
     targets.append(worst_target("deterministic over default, worst", 1.08, deterministic))
+    for name in ("float16", "bfloat16"):
+        ratios = compare(figures, default_cells(MATRIX, f"topkd-{name}"), beside("topkd"))
+        targets.append(worst_target(f"{name} over float32, paper's shapes, worst", 0.6, ratios))
     for name in ("values", "pages", "offsets"):
         ratios = compare(figures, default_cells(FAMILY_SHAPES, f"topkd-{name}"), beside("topkd"))
         targets.append(worst_target(f"with {name} over without, worst", 1.03, ratios))

@@ -141,6 +141,19 @@ static bool parse_ks(const std::string &text, std::vector<int> &ks)
     return true;
 }
 
+static bool parse_dtype(const std::string &text, enum topk_dtype *dtype_p)
+{
+    for (int dtype = 0; dtype < TOPK_DTYPE_COUNT; dtype++) {
+        if (text == topk_dtype_name((enum topk_dtype)dtype)) {
+            *dtype_p = (enum topk_dtype)dtype;
+            return true;
+        }
+    }
+    fprintf(stderr, "unknown type of scores '%s'; pass float32, float16 or bfloat16\n",
+            text.c_str());
+    return false;
+}
+
 static bool parse_outputs(const std::string &text, cell_settings &settings)
 {
     for (const std::string &part : split(text)) {
@@ -183,6 +196,7 @@ static const char usage[] =
     "  --k LIST          default 2048\n"
     "  --scores LIST     indexer (default), normal, ties, clustered, const, ascending,\n"
     "                    descending, saw, tile\n"
+    "  --dtype TYPE      of the scores: float32 (default), float16, bfloat16\n"
     "  --deterministic   lowest positions in index order\n"
     "  --by-value        in the order of values\n"
     "  --outputs LIST    values, pages, offsets: beside the positions\n"
@@ -274,6 +288,8 @@ static bool parse_option(const std::string &name, const char *value, cell_settin
         return parse_ks(value, settings.ks);
     } else if (name == "--scores") {
         return parse_scores(value, settings.scores);
+    } else if (name == "--dtype") {
+        return parse_dtype(value, &settings.options.dtype);
     } else if (name == "--outputs") {
         return parse_outputs(value, settings);
     } else if (name == "--plan") {
@@ -456,8 +472,10 @@ static void add_plan(const cell_settings &settings, const struct topk_device &de
 std::vector<named_plan> cell_plans(const cell_settings &settings, const struct topk_device &device,
                                    const cell_wanted &wanted)
 {
+    const long row_bytes = (long)wanted.shape.width * topk_dtype_bytes(settings.options.dtype);
+    const int alignment_bytes = (int)std::min(16l, row_bytes & -row_bytes); /* the base has 256 */
     const struct topk_shape shape = {wanted.k, wanted.shape.rows, wanted.shape.width,
-                                     wanted.shape.width % 4 == 0 ? 16 : 4, settings.options};
+                                     alignment_bytes, settings.options};
     std::vector<named_plan> plans;
     for (const plan_choice &choice : settings.plans) {
         add_plan(settings, device, shape, choice, plans);

@@ -21,6 +21,9 @@ struct contest {
 static std::string selector_name(const cell_settings &settings, const std::string &variant)
 {
     std::string name = "topkd";
+    if (settings.options.dtype != TOPK_DTYPE_FLOAT32) {
+        name += std::string("-") + topk_dtype_name(settings.options.dtype);
+    }
     name += settings.options.order == TOPK_ORDER_INDEX ? "-deterministic" : "";
     name += settings.options.order == TOPK_ORDER_VALUE ? "-by-value" : "";
     name += settings.values ? "-values" : "";
