@@ -25,12 +25,12 @@
     X(select_batches, COUNT, "messages with several selections")                                   \
     X(selects_batched, COUNT, "selections in them")                                                \
     X(messages_rejected, COUNT, "messages rejected")                                               \
-    X(rows_copied, COUNT, "rows no longer than K")                                                 \
-    X(rows_direct, COUNT, "rows selected without a sample")                                        \
-    X(rows_certified, COUNT, "rows certified in one pass")                                         \
-    X(rows_band, COUNT, "rows repaired by a second boundary")                                      \
-    X(rows_recovery, COUNT, "rows recovered exactly")                                              \
-    X(rows_spill, COUNT, "rows spilled")                                                           \
+    X(rows_copied, COUNT, "rows copied: no longer than K")                                         \
+    X(rows_direct, COUNT, "rows direct: without a sample")                                         \
+    X(rows_certified, COUNT, "rows certified: read once")                                          \
+    X(rows_band, COUNT, "rows band: by a second boundary")                                         \
+    X(rows_recovery, COUNT, "rows recovery: read twice")                                           \
+    X(rows_spill, COUNT, "rows spill: too many candidates")                                        \
     X(rows_clamped, COUNT, "lengths clamped")                                                      \
     X(scores_read, COUNT, "scores read")                                                           \
     X(lanes, COUNT, "client lanes")                                                                \

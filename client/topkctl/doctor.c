@@ -103,8 +103,8 @@ static void check_daemon(struct doctor *doctor)
     }
     doctor->has_daemon = true;
     doctor->devices = reply.u.devices;
-    doctor_note(doctor, DOCTOR_OK, "daemon", NULL, "%s answers, %u devices", url,
-                doctor->devices.num_devices);
+    doctor_note(doctor, DOCTOR_OK, "daemon", NULL, "%s answers, %u device%s", url,
+                doctor->devices.num_devices, doctor->devices.num_devices == 1 ? "" : "s");
     check_devices(doctor);
 }
 
@@ -126,29 +126,44 @@ static int same_namespace(int pid, const char *name)
     return own.st_ino == other.st_ino && own.st_dev == other.st_dev;
 }
 
+static const char *const namespaces[] = {"pid", "ipc", "mnt"};
+enum { PID_NAMESPACE, NUM_NAMESPACES = 3 };
+
+/* One that is not known to be the worker's. */
+static void note_namespace(struct doctor *doctor, const struct wire_device *device, int which,
+                           bool differs)
+{
+    const char *how = differs ? "differs from the worker's" : "cannot be compared";
+    if (device->kind == WIRE_DEVICE_CUDA) {
+        doctor_note(doctor, DOCTOR_OK, "namespace", NULL,
+                    "%s: the %s namespace %s: handles and descriptors reach across", device->device,
+                    namespaces[which], how);
+    } else if (which == PID_NAMESPACE) {
+        doctor_note(doctor, DOCTOR_OK, "namespace", NULL, "%s: the pid namespace %s: no matter",
+                    device->device, how);
+    } else {
+        doctor_note(doctor, DOCTOR_WARN, "namespace",
+                    "give both the host's /dev/shm (ipc: host, or a shared mount)",
+                    "%s: the %s namespace %s, and the CPU device shares memory through /dev/shm",
+                    device->device, namespaces[which], how);
+    }
+}
+
 static void check_namespaces(struct doctor *doctor)
 {
-    static const char *const names[] = {"pid", "ipc", "mnt"};
     for (uint32_t i = 0; i < doctor->devices.num_devices; i++) {
         const struct wire_device *device = &doctor->devices.devices[i];
-        for (size_t j = 0; j < sizeof(names) / sizeof(names[0]) && device->pid > 0; j++) {
-            int same = same_namespace(device->pid, names[j]);
-            if (same == 1) {
-                doctor_note(doctor, DOCTOR_OK, "namespace", NULL, "%s: %s namespace of the worker",
-                            device->device, names[j]);
-            } else if (device->kind == WIRE_DEVICE_CUDA) {
-                doctor_note(doctor, DOCTOR_OK, "namespace", NULL,
-                            "%s: %s namespace %s: handles and descriptors reach across",
-                            device->device, names[j],
-                            same == 0 ? "differs from the worker's" : "cannot be compared");
-            } else {
-                doctor_note(
-                    doctor, DOCTOR_WARN, "namespace",
-                    "give both the host's /dev/shm (ipc: host, or a shared mount)",
-                    "%s: %s namespace %s, and the CPU device shares memory through /dev/shm",
-                    device->device, names[j],
-                    same == 0 ? "differs from the worker's" : "cannot be compared");
+        int num_same = 0;
+        for (int which = 0; which < NUM_NAMESPACES && device->pid > 0; which++) {
+            int same = same_namespace(device->pid, namespaces[which]);
+            num_same += same == 1;
+            if (same != 1) {
+                note_namespace(doctor, device, which, same == 0);
             }
+        }
+        if (num_same == NUM_NAMESPACES) {
+            doctor_note(doctor, DOCTOR_OK, "namespace", NULL,
+                        "%s: pid, ipc and mnt namespace are the worker's too", device->device);
         }
     }
 }

@@ -122,6 +122,8 @@ const char *options_ties_name(enum topk_ties ties)
 
 /* ---- help ------------------------------------------------------------------------------------ */
 
+enum { OPTION_COLUMNS = 24 };
+
 static void print_options(unsigned command_mask)
 {
     puts("\nOptions:");
@@ -137,7 +139,11 @@ static void print_options(unsigned command_mask)
         snprintf(left, sizeof(left), "%s--%s%s%s", dash, specs[i].word,
                  specs[i].argument != NULL ? " " : "",
                  specs[i].argument != NULL ? specs[i].argument : "");
-        printf("  %-24s  %s\n", left, specs[i].text);
+        if (strlen(left) > OPTION_COLUMNS) { /* a line of its own */
+            printf("  %s\n", left);
+            left[0] = '\0';
+        }
+        printf("  %-*s  %s\n", OPTION_COLUMNS, left, specs[i].text);
     }
     puts("\nExit codes:");
 #define PRINT_EXIT(name, number, text) printf("  %d  %s\n", number, text);
@@ -394,7 +400,9 @@ enum ctl_exit options_parse(int argc, char **argv, struct ctl_options *options_p
         .interval_ms = 1000,
     };
     unsigned seen[NUM_SPECS] = {0};
+    static char name[] = "topkctl"; /* getopt's messages begin with it, as ours do */
     fill_getopt(table);
+    argv[0] = name;
     for (int code; (code = getopt_long(argc, argv, "k:h", table, NULL)) != -1;) {
         code = code == 'k' ? OPTION_K : code == 'h' ? OPTION_HELP : code;
         if (code == '?') { /* getopt has said what is wrong */
