@@ -9,12 +9,14 @@ import json
 import os
 import random
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from events import Events
+from processes import (Broken, Client, anonymous_kib, children_of, is_alive, num_client_mappings,
+                       num_fds, now)
 
 # Choices. A busy machine may hold up anything for a second or two.
 SETTLE_S = 30.0  # after the last fault, all that clients and dead workers held is back
@@ -24,7 +26,6 @@ READY_S = 60.0  # a daemon is ready
 GROWTH_KIB = {"supervisor": 16 << 10, "worker": 64 << 10}  # over the first calm moment
 GROWTH_GPU_KIB = 512 << 10  # of a GPU's worker: the driver's part of each shape's graph
 DEVICE_GROWTH_BYTES = 256 << 20  # graphs and workspaces of new shapes stay with the worker
-LIVE_CLIENTS = 4
 
 # What a call may report while a fault lasts; nothing is to be seen of the others.
 WEATHER = {
@@ -44,89 +45,9 @@ RANDOM_ALWAYS = {"TOPKD_E_BUSY", "TOPKD_E_TIMEOUT", "TOPKD_E_STALE_SESSION", "TO
                  "TOPKD_E_DEVICE_FAULT"}
 
 
-def now():
-    return time.monotonic()
+class Chaos(Events):
+    """A daemon, its clients, and what must hold while faults come."""
 
-
-class Broken(Exception):
-    """Something did not hold."""
-
-
-def status_of(pid):
-    fields = {}
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        key, _, value = line.partition(":")
-        fields[key] = value.strip()
-    return fields
-
-
-def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid):
-    try:
-        return status_of(pid)["State"][0] not in "ZX"
-    except (OSError, KeyError):
-        return False
-
-
-def num_fds(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def anonymous_kib(pid):
-    return int(status_of(pid)["RssAnon"].split()[0])
-
-
-def num_client_mappings(pid):
-    return Path(f"/proc/{pid}/maps").read_text().count("/topkd-held-")
-
-
-def fill(path):
-    """Takes all the room of a file system."""
-    with open(path, "wb", buffering=0) as file:
-        for size in (1 << 18, 1 << 12, 1):
-            try:
-                while file.write(bytes(size)) == size:
-                    pass
-            except OSError:
-                pass
-
-
-class Client:
-    """A chaos_client under way, and what it has said."""
-
-    def __init__(self, chaos, mode, life_ms):
-        self.mode = mode
-        self.said = open(chaos.work / f"client-{chaos.num_clients}", "w+b")
-        seed = chaos.rng.getrandbits(48)
-        self.name = f"{mode} client {chaos.num_clients} (seed {seed})"
-        self.process = subprocess.Popen(
-            [chaos.bin / "chaos_client", mode, chaos.url, str(seed), str(life_ms)],
-            stdin=subprocess.DEVNULL, stdout=self.said, stderr=subprocess.STDOUT,
-            env=chaos.environment())
-        self.at = 0
-        self.stats = {}
-        chaos.num_clients += 1
-
-    def new_lines(self):
-        self.said.seek(self.at)
-        data = self.said.read()
-        end = data.rfind(b"\n") + 1
-        self.at += end
-        return data[:end].decode(errors="replace").splitlines()
-
-    def kill(self, number=signal.SIGKILL):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def forget(self):
-        self.said.close()
-        os.unlink(self.said.name)
-
-
-class Chaos:
     def __init__(self, options):
         self.options = options
         self.rng = random.Random(options.seed)
@@ -317,174 +238,7 @@ class Chaos:
             raw.close()
         self.raw_sockets.clear()
 
-    # ---- Events: each returns nothing; what it began is undone by itself or by `undo` -----------
-
-    def event_client(self):
-        mode = "flood" if self.rng.random() < 0.2 else "random"
-        if len(self.clients) < LIVE_CLIENTS:
-            self.clients.append(Client(self, mode, self.rng.randint(50, 4000)))
-
-    def event_client_killed(self):
-        if self.clients:
-            self.rng.choice(self.clients).kill()
-
-    def event_client_stopped(self):
-        if self.clients:
-            self.rng.choice(self.clients).kill(signal.SIGSTOP)
-
-    def event_worker_killed(self):
-        self.strike(signal.SIGKILL)
-
-    def event_worker_aborted(self):
-        self.strike(signal.SIGABRT)
-
-    def event_worker_stopped(self):
-        self.strike(signal.SIGSTOP)
-
-    def event_client_and_worker_killed(self):
-        pid = self.worker()
-        if pid and self.clients:
-            os.kill(pid, signal.SIGSTOP)
-            self.rng.choice(self.clients).kill()
-            self.strike(signal.SIGKILL)
-
-    def strike(self, number):
-        pid = self.worker()
-        if not pid:
-            return
-        self.note_worker()
-        self.expected_deaths += 1
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-
-    def event_reload(self):
-        kind = self.rng.randrange(4)
-        if kind == 0:  # refused as a whole
-            self.write_config(extra=["nonsense: {of: 1}"])
-        elif kind == 1:
-            self.config.write_bytes(self.rng.randbytes(200))
-        else:
-            self.write_config(level=self.rng.choice(["info", "debug"]),
-                              limits={"sessions_max": self.rng.randint(16, 40),
-                                      "queue_max": self.rng.choice([8, 64, 1024])})
-        self.daemon.send_signal(signal.SIGHUP)
-        time.sleep(0.05)
-        self.write_config()
-
-    def event_daemon_restarted(self):
-        if not self.worker():  # so young that it does not look for signals yet
-            return
-        self.end_daemon(signal.SIGTERM, 0)
-        self.start_daemon()
-
-    def event_daemon_killed(self):
-        worker = self.worker()
-        self.end_daemon(signal.SIGKILL, -signal.SIGKILL)
-        end = now() + 10
-        while worker and is_alive(worker):
-            if now() > end:
-                raise Broken(f"worker {worker} outlives its supervisor")
-            time.sleep(0.01)
-        self.start_daemon()
-
-    def event_disk_full(self):
-        """Where the log goes."""
-        if not self.options.small_disks:
-            return
-        fill(self.log_folder / "filler")
-        time.sleep(self.rng.uniform(0.2, 2))
-        os.unlink(self.log_folder / "filler")
-        self.log.truncate(0)
-
-    def event_shm_full(self):
-        if not self.options.small_disks or self.filler:
-            return
-        self.begin_weather("shm_full")
-        self.filler = self.shm / "chaos-filler"
-        fill(self.filler)
-        time.sleep(self.rng.uniform(0.2, 3))
-        self.undo_shm_full()
-
-    def undo_shm_full(self):
-        if self.filler:
-            self.filler.unlink(missing_ok=True)
-            self.filler = None
-            self.end_weather("shm_full")
-
-    def event_few_descriptors(self):
-        """A few more than are open now; the next lives have their usual limit again."""
-        pid = self.rng.choice([self.daemon.pid, self.worker()])
-        if not pid or self.lowered:
-            return
-        self.begin_weather("few_descriptors")
-        try:
-            hard = self.prlimit(pid)[1]
-            self.lowered = [pid, hard]
-            self.prlimit(pid, (num_fds(pid) + self.rng.randint(0, 4), hard))
-        except (OSError, ValueError):
-            pass
-        time.sleep(self.rng.uniform(0.5, 3))
-        self.undo_few_descriptors()
-
-    def undo_few_descriptors(self):
-        if not self.lowered:
-            return
-        pid, hard = self.lowered
-        self.lowered = []
-        try:
-            self.prlimit(pid, (hard, hard))
-        except (OSError, ValueError):
-            pass
-        self.end_weather("few_descriptors")
-
-    @staticmethod
-    def prlimit(pid, limits=None):
-        import resource
-        if limits is None:
-            return resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        return resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-    def event_clock_jumps(self):
-        years = self.rng.choice([-30, -1, 0, 1, 100])
-        seconds = years * 365 * 86400 + self.rng.randint(-7200, 7200)
-        with open(self.work / "clock", "r+b") as file:
-            file.write(struct.pack("=q", seconds * 10**9))
-
-    def event_hostile_bytes(self):
-        """Connections that say nonsense, half of something, or a flood whose answers nobody reads."""
-        name = self.rng.choice(["topkd.sock", f"{self.options.device}.sock"])
-        for _ in range(self.rng.randint(1, 20)):
-            raw = socket.socket(socket.AF_UNIX)
-            raw.setblocking(False)
-            try:
-                raw.connect(str(self.folder / name))
-                greeting = b"\0SP\0\0\x30\0\0"
-                what = self.rng.randrange(5)
-                if what == 0:
-                    raw.send(self.rng.randbytes(self.rng.randint(1, 5000)))
-                elif what == 1:
-                    raw.send(greeting[: self.rng.randint(0, 8)])
-                else:
-                    raw.send(greeting)
-                    for _ in range(1 if what < 4 else 500):
-                        body = struct.pack(">I", 1 << 31) + self.rng.randbytes(60)
-                        size = len(body) + (self.rng.randint(1, 1000) if what == 2 else 0)
-                        raw.send(b"\1" + struct.pack(">Q", size) + body)
-            except OSError:
-                pass
-            if self.rng.random() < 0.5:
-                raw.close()
-            else:
-                self.raw_sockets.append(raw)
-
-    EVENTS = [
-        ("client", 40), ("client_killed", 10), ("client_stopped", 4), ("worker_killed", 4),
-        ("worker_aborted", 1), ("worker_stopped", 1), ("client_and_worker_killed", 2),
-        ("reload", 6), ("daemon_restarted", 1.5), ("daemon_killed", 1.5), ("disk_full", 2),
-        ("shm_full", 2), ("few_descriptors", 2), ("clock_jumps", 4), ("hostile_bytes", 6),
-    ]
+    # ---- The course of a run --------------------------------------------------------------------
 
     def step(self):
         names = [name for name, _ in self.EVENTS if name not in self.options.without]
