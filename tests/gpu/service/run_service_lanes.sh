@@ -1,0 +1,108 @@
+# shellcheck shell=bash
+# Of run_service.sh: tests of lanes, selection inside the clients' graphs.
+# shellcheck disable=SC2154,SC2034 # work, bin, url and others are run_service.sh's
+
+lane_stat() { # counter: its sum over the devices
+    ctl stats --json | grep -o "\"$1\": *[0-9]*" | awk -F: '{n += $2} END {print n + 0}'
+}
+
+it_lanes_count() { # clients batches: each step was one selection, not more and not less
+    local before after asked
+    before=$(lane_stat lane_steps)
+    several "$1" lane_steps "$2" || return 1
+    after=$(lane_stat lane_steps)
+    asked=$(awk '/^steps/ {n += $2} END {print n}' "$work/out")
+    echo "asked $asked, selected $((after - before))"
+    [ "$((after - before))" = "$asked" ]
+}
+
+wait_lanes() { # number: soon
+    for _ in $(seq 200); do
+        [ "$(lane_stat lanes)" = "$1" ] && return 0
+        sleep 0.05
+    done
+    echo "$(lane_stat lanes) lanes are open, not $1"
+    return 1
+}
+
+it_lanes_beside_regions() { # memory is registered and let go while lanes are armed
+    background lane_hold || return 1
+    local one=$held
+    client ranges "$url" 1 3 && client kinds "$url" 1 3 && client lane_churn "$url" $((4 * scale)) 2
+    local status=$?
+    echo "pauses: $(lane_stat lane_pauses)"
+    [ "$(lane_stat lane_pauses)" -gt 0 ] || status=1
+    kill -0 "$one" 2>/dev/null || { echo "the client that held a lane has gone"; status=1; }
+    held=$one; kill_client
+    return $status
+}
+
+it_lane_client_dies() { # one with an armed lane, one in the middle of steps: others notice nothing
+    local which
+    for which in lane_silent lane_hold; do
+        background $which || return 1
+        wait_lanes 1 || return 1
+        kill_client
+        wait_lanes 0 || return 1
+        client lane_steps "$url" 2 4 || return 1
+    done
+}
+
+it_lane_client_stops() { # SIGSTOP: its lane waits for nobody after a moment; it goes on later
+    background lane_hold || return 1
+    local one=$held child status=0
+    child=$(cat "/proc/$one/task/$one/children")
+    # shellcheck disable=SC2086 # numbers
+    kill -STOP $child
+    client lane_steps "$url" 4 4 && client ranges "$url" 1 5 && client lane_churn "$url" 2 6 ||
+        status=1
+    [ "$(lane_stat lanes)" = 1 ] || { echo "its lane is gone"; status=1; }
+    # shellcheck disable=SC2086
+    kill -CONT $child
+    sleep 1
+    kill -0 "$one" 2>/dev/null || { echo "it did not go on"; cat "$work/held"; status=1; }
+    held=$one; kill_client
+    wait_lanes 0 || status=1
+    return $status
+}
+
+wait_ready() { # every device: a client takes the first ready one, and that worker is killed
+    for _ in $(seq 200); do
+        ctl devices 2>/dev/null | awk '/^GPU-/ {n++; r += $2 == "ready"} END {exit !(n && n == r)}' &&
+            return 0
+        sleep 0.1
+    done
+    echo "not every device is ready"
+    return 1
+}
+
+it_worker_dies_under_lane() { # seed
+    wait_ready || return 1
+    : >"$work/held"
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 3 "$1" \
+        >"$work/held" 2>&1 &
+    held=$!
+    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    sleep 0.3
+    kill -KILL "$(worker_pid)"
+    wait "$held"; local status=$?
+    cat "$work/held"
+    [ $status = 0 ] || echo "exit status $status"
+    return $status
+}
+
+it_daemon_dies_under_lane() { # for good: steps end all the same, and the client knows
+    : >"$work/held"
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 0 2 >"$work/held" 2>&1 &
+    held=$!
+    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    sleep 0.3
+    kill -KILL "$daemon"
+    wait "$daemon" 2>/dev/null
+    daemon=
+    wait "$held"; local status=$?
+    cat "$work/held"
+    [ $status = 0 ] || echo "exit status $status"
+    start || return 1
+    return $status
+}
