@@ -317,7 +317,8 @@ static bool handle_message(struct worker *worker, struct endpoint_request *reque
         reply->status = detail_set(reply->detail, TOPKD_E_UNSUPPORTED,
                                    "a worker knows its own device only: ask the daemon's socket");
         return false;
-    default:
+    default: /* those that need a session, which was checked */
+        topkd_assert(session != NULL);
         return run_once(session, request);
     }
 }
