@@ -155,7 +155,7 @@ static void it_16_21_one_row_one_answer(cudaStream_t stream)
         }
         for (int32_t row = 0; row < 3 && good; row++) {
             struct topk_args batch = request.device;
-            request.device.scores += row * batch.row_stride;
+            request.device.scores = (const float *)batch.scores + row * batch.row_stride;
             request.device.lengths += row;
             request.device.num_rows = 1;
             gpu_request_send(&request);
