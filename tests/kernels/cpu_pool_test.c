@@ -116,7 +116,7 @@ static void many_callers_share_a_pool(void **state)
                 .cpu = cpu,
                 .spec = {INPUTS_MIXED, inputs_run_seed() + (uint64_t)i, shapes[i][0], shapes[i][1],
                          shapes[i][1], shapes[i][2]},
-                .options = {(enum topk_order)(i % 3), TOPK_TIES_LOWEST},
+                .options = {.order = (enum topk_order)(i % 3), .ties = TOPK_TIES_LOWEST},
                 .num_calls = trial_is_sanitized() ? 5 : 20,
             };
         }

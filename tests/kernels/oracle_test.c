@@ -19,8 +19,11 @@ static const float row_scores[8] = {1.0f, 2.0f, -1.0f, 1.0f, HUGE_VALF, -HUGE_VA
 
 static struct oracle_row row_of(int32_t k, enum topk_order order, enum topk_ties ties)
 {
-    return (struct oracle_row){
-        .scores = row_scores, .width = 8, .length = 8, .k = k, .options = {order, ties}};
+    return (struct oracle_row){.scores = row_scores,
+                               .width = 8,
+                               .length = 8,
+                               .k = k,
+                               .options = {.order = order, .ties = ties}};
 }
 
 static void accepts(const struct oracle_row *row, const int32_t *indices)
@@ -142,11 +145,12 @@ static void both_halves_of_the_oracle_agree(void **state)
             char detail[ORACLE_DETAIL_SIZE] = "";
             inputs_fill(&spec, scores);
             for (int r = 0; r < 3; r++) {
-                struct oracle_row row = {.scores = scores + r * 701,
-                                         .width = 700,
-                                         .length = 100 + 300 * r,
-                                         .k = 90,
-                                         .options = {(enum topk_order)order, TOPK_TIES_LOWEST}};
+                struct oracle_row row = {
+                    .scores = scores + r * 701,
+                    .width = 700,
+                    .length = 100 + 300 * r,
+                    .k = 90,
+                    .options = {.order = (enum topk_order)order, .ties = TOPK_TIES_LOWEST}};
                 oracle_select_row(&row, indices, values);
                 if (!oracle_check_row(&row, indices, values, detail)) {
                     fail_msg("%s: %s", inputs_family_name(spec.family), detail);

@@ -64,13 +64,14 @@ def main():
     for version in ((1, 0), (2, 0), (3, 0)):
         for shape in ((1,), (7,), (1, 1), (3, 5), (64, 1000), (1000, 1)):
             check_accepted(random.standard_normal(shape, dtype=np.float32), version)
+            check_accepted(random.standard_normal(shape).astype("<f2"), version)
             check_accepted(random.integers(-9, 9, shape, dtype=np.int32), version)
     special = np.array([[np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45]], dtype="<f4")
     check_accepted(special, (1, 0))
 
     matrix = random.standard_normal((4, 6))
     check_refused(matrix, "'<f8'")
-    check_refused(matrix.astype("<f2"), "'<f2'")
+    check_refused(matrix.astype(">f2"), "big-endian")
     check_refused(matrix.astype(">f4"), "big-endian")
     check_refused(matrix.astype("<c8").real.astype(">f8"), "big-endian")
     check_refused(np.arange(5), "'<i8'")
