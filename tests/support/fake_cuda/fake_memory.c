@@ -50,6 +50,20 @@ static int env(const char *name, int otherwise)
     return text != NULL ? atoi(text) : otherwise;
 }
 
+bool fake_fails(const char *call)
+{
+    const char *path = getenv("FAKE_CUDA_FAIL");
+    char wanted[64] = "";
+    int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    ssize_t size = read(fd, wanted, sizeof(wanted) - 1);
+    close(fd);
+    wanted[size > 0 ? size : 0] = '\0';
+    wanted[strcspn(wanted, "\n")] = '\0';
+    return strcmp(wanted, call) == 0;
+}
+
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 CUresult cuInit(unsigned int flags)
@@ -107,6 +121,8 @@ CUresult cuDeviceGetAttribute(int *value_p, CUdevice_attribute attribute, CUdevi
 {
     (void)device;
     *value_p = attribute != CU_DEVICE_ATTRIBUTE_COMPUTE_MODE;
+    if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
+        *value_p = env("FAKE_CUDA_MPS", 1);
     return CUDA_SUCCESS;
 }
 
@@ -209,6 +225,8 @@ static CUresult alloc_kind(CUdeviceptr *pointer_p, size_t size, enum fake_memory
 
 CUresult cuMemAlloc(CUdeviceptr *pointer_p, size_t size)
 {
+    if (fake_fails("cuMemAlloc"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     return alloc_kind(pointer_p, size, FAKE_DEVICE);
 }
 
@@ -258,6 +276,8 @@ CUresult cuMemFree(CUdeviceptr pointer)
 CUresult cuMemHostAlloc(void **pointer_p, size_t size, unsigned int flags)
 {
     (void)flags;
+    if (fake_fails("cuMemHostAlloc"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -278,6 +298,8 @@ CUresult cuMemFreeHost(void *pointer)
 CUresult cuMemHostRegister(void *pointer, size_t size, unsigned int flags)
 {
     (void)flags;
+    if (fake_fails("cuMemHostRegister"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (find((uintptr_t)pointer) != NULL)
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     return add(&(struct allocation){.kind = FAKE_HOST, .base = (uintptr_t)pointer, .size = size});
@@ -365,6 +387,8 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer_p, CUipcMemHandle from, unsigne
     handle.name[sizeof(handle.name) - 1] = '\0';
     if (handle.pid == (int32_t)getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (fake_fails("cuIpcOpenMemHandle"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mutex);
     for (uint32_t i = 0; i < ALLOCATIONS_MAX; i++) {
         struct allocation *one = &allocations[i];

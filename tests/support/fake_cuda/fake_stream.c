@@ -8,15 +8,26 @@
 #include <time.h>
 
 #define QUEUE_MAX 4096u
+#define QUEUES_SHARED_MAX 128u
 
-struct CUstream_st {
+/* A hardware queue: what is pushed is done in its order, whatever stream it belongs to. */
+struct queue {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct fake_op queue[QUEUE_MAX];
+    struct {
+        struct fake_op op;
+        CUstream stream;
+    } entries[QUEUE_MAX];
+    uint64_t num_pushed, num_done;
+    bool is_stopping;
+};
+
+/* Counts are guarded by the queue's mutex. */
+struct CUstream_st {
+    struct queue *queue;
     uint64_t num_pushed, num_done;
     unsigned long long id;
-    bool is_stopping;
     struct CUgraph_st *capturing;
 };
 
@@ -137,24 +148,74 @@ static void run(const struct fake_op *op)
     }
 }
 
-static void *stream_main(void *arg)
+static void *queue_main(void *arg)
 {
-    CUstream stream = arg;
-    pthread_mutex_lock(&stream->mutex);
+    struct queue *queue = arg;
+    pthread_mutex_lock(&queue->mutex);
     for (;;) {
-        while (stream->num_done == stream->num_pushed && !stream->is_stopping)
-            pthread_cond_wait(&stream->changed, &stream->mutex);
-        if (stream->num_done == stream->num_pushed)
+        while (queue->num_done == queue->num_pushed && !queue->is_stopping)
+            pthread_cond_wait(&queue->changed, &queue->mutex);
+        if (queue->num_done == queue->num_pushed)
             break;
-        struct fake_op op = stream->queue[stream->num_done % QUEUE_MAX];
-        pthread_mutex_unlock(&stream->mutex);
+        uint64_t place = queue->num_done % QUEUE_MAX;
+        struct fake_op op = queue->entries[place].op;
+        pthread_mutex_unlock(&queue->mutex);
         run(&op);
-        pthread_mutex_lock(&stream->mutex);
-        stream->num_done++;
-        pthread_cond_broadcast(&stream->changed);
+        pthread_mutex_lock(&queue->mutex);
+        queue->num_done++;
+        queue->entries[place].stream->num_done++;
+        pthread_cond_broadcast(&queue->changed);
     }
-    pthread_mutex_unlock(&stream->mutex);
+    pthread_mutex_unlock(&queue->mutex);
     return NULL;
+}
+
+static struct queue *queue_create(void)
+{
+    struct queue *queue = calloc(1, sizeof(*queue));
+    if (queue == NULL)
+        return NULL;
+    pthread_mutex_init(&queue->mutex, NULL);
+    pthread_cond_init(&queue->changed, NULL);
+    if (pthread_create(&queue->thread, NULL, queue_main, queue) == 0)
+        return queue;
+    free(queue);
+    return NULL;
+}
+
+static void queue_destroy(struct queue *queue)
+{
+    pthread_mutex_lock(&queue->mutex);
+    queue->is_stopping = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->mutex);
+    pthread_join(queue->thread, NULL);
+    free(queue);
+}
+
+/* How many there are for all streams together; 0: one for each. */
+static uint32_t queues_max(void)
+{
+    const char *text = getenv("FAKE_CUDA_QUEUES");
+    return text != NULL ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+/* Of the stream with this number, from 1; shared ones stay. */
+static struct queue *queue_of(unsigned long long id)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static struct queue *shared[QUEUES_SHARED_MAX];
+    uint32_t num = queues_max();
+    if (num == 0)
+        return queue_create();
+    if (num > QUEUES_SHARED_MAX)
+        abort();
+    pthread_mutex_lock(&mutex);
+    struct queue **place = &shared[(id - 1) % num];
+    if (*place == NULL)
+        *place = queue_create();
+    pthread_mutex_unlock(&mutex);
+    return *place;
 }
 
 CUresult cuStreamCreate(CUstream *stream_p, unsigned int flags)
@@ -164,11 +225,12 @@ CUresult cuStreamCreate(CUstream *stream_p, unsigned int flags)
     CUstream stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_init(&stream->mutex, NULL);
-    pthread_cond_init(&stream->changed, NULL);
     stream->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
-    if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0)
+    stream->queue = queue_of(stream->id);
+    if (stream->queue == NULL) {
+        free(stream);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *stream_p = stream;
     return CUDA_SUCCESS;
 }
@@ -187,53 +249,58 @@ static CUstream real_stream(CUstream stream)
     return stream != NULL ? stream : default_stream;
 }
 
+static void push_locked(CUstream stream, const struct fake_op *op)
+{
+    struct queue *queue = stream->queue;
+    while (queue->num_pushed - queue->num_done == QUEUE_MAX)
+        pthread_cond_wait(&queue->changed, &queue->mutex);
+    uint64_t place = queue->num_pushed++ % QUEUE_MAX;
+    queue->entries[place].op = *op;
+    queue->entries[place].stream = stream;
+    stream->num_pushed++;
+    pthread_cond_broadcast(&queue->changed);
+}
+
 CUresult fake_push(CUstream stream, const struct fake_op *op)
 {
     fake_wall_pass();
     stream = real_stream(stream);
-    pthread_mutex_lock(&stream->mutex);
     CUresult result = CUDA_SUCCESS;
-    if (stream->capturing != NULL) {
-        if (stream->capturing->num_ops < FAKE_OPS_MAX)
-            stream->capturing->ops[stream->capturing->num_ops++] = *op;
-        else
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-        while (stream->num_pushed - stream->num_done == QUEUE_MAX)
-            pthread_cond_wait(&stream->changed, &stream->mutex);
-        stream->queue[stream->num_pushed++ % QUEUE_MAX] = *op;
-        pthread_cond_broadcast(&stream->changed);
-    }
-    pthread_mutex_unlock(&stream->mutex);
+    pthread_mutex_lock(&stream->queue->mutex);
+    if (stream->capturing == NULL)
+        push_locked(stream, op);
+    else if (stream->capturing->num_ops < FAKE_OPS_MAX)
+        stream->capturing->ops[stream->capturing->num_ops++] = *op;
+    else
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_unlock(&stream->queue->mutex);
     return result;
 }
 
 CUresult cuStreamSynchronize(CUstream stream)
 {
     stream = real_stream(stream);
-    pthread_mutex_lock(&stream->mutex);
+    pthread_mutex_lock(&stream->queue->mutex);
     while (stream->num_done != stream->num_pushed)
-        pthread_cond_wait(&stream->changed, &stream->mutex);
-    pthread_mutex_unlock(&stream->mutex);
+        pthread_cond_wait(&stream->queue->changed, &stream->queue->mutex);
+    pthread_mutex_unlock(&stream->queue->mutex);
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamQuery(CUstream stream)
 {
     stream = real_stream(stream);
-    pthread_mutex_lock(&stream->mutex);
+    pthread_mutex_lock(&stream->queue->mutex);
     bool idle = stream->num_done == stream->num_pushed;
-    pthread_mutex_unlock(&stream->mutex);
+    pthread_mutex_unlock(&stream->queue->mutex);
     return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamDestroy(CUstream stream)
 {
-    pthread_mutex_lock(&stream->mutex);
-    stream->is_stopping = true;
-    pthread_cond_broadcast(&stream->changed);
-    pthread_mutex_unlock(&stream->mutex);
-    pthread_join(stream->thread, NULL);
+    cuStreamSynchronize(stream);
+    if (queues_max() == 0)
+        queue_destroy(stream->queue);
     free(stream);
     return CUDA_SUCCESS;
 }
