@@ -205,8 +205,9 @@ struct device_ops {
     bool (*look)(struct device *device);
 
     /* The mailbox's steps run beside the lanes. NULL on a device that has none (client_lanes_max is
-     * 0). Open: BUSY when all places are taken. Close: its last step has ended, the client's memory
-     * is not touched any more; any thread, and it takes some 100 us. */
+     * 0). Open: BUSY when all places are taken, or the device does not take it up. Close: its last
+     * step has ended, the client's memory is not touched any more. Both: any thread, and they may
+     * take long. */
     enum topkd_status (*mailbox_open)(struct device *device,
                                       const struct device_mailbox_config *config,
                                       struct device_mailbox **mailbox_p, char *detail);

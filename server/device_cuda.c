@@ -163,10 +163,6 @@ static enum topkd_status open_context(struct device_cuda *cuda, const char *uuid
 static enum topkd_status canary_open(struct device_cuda *cuda, char *detail)
 {
     const struct cuda_driver *driver = cuda->driver;
-    enum topkd_status status =
-        cuda_track_init(cuda, &cuda->canary.track, CUDA_TRACK_CANARY, detail);
-    if (status != TOPKD_OK)
-        return status;
     CUresult result = driver->cuMemAlloc(&cuda->canary.d_scores, CANARY_SCORES_BYTES);
     if (result == CUDA_SUCCESS)
         result = driver->cuMemAlloc(&cuda->canary.d_indices, CANARY_INDICES_BYTES);
@@ -243,22 +239,15 @@ static enum topkd_status cuda_self_test(struct device *device, uint64_t seed, ch
     cuda_enter(cuda);
     canary_fill(seed, cuda->canary.h_scores, cuda->canary.h_indices);
     enum topkd_status status = canary_enqueue(cuda, detail);
-    uint64_t until_ns = cuda_now_ns() + CANARY_TIMEOUT_NS;
-    while (status == TOPKD_OK) {
-        CUresult result = cuda->driver->cuStreamQuery(cuda->canary.track.stream);
-        if (result == CUDA_SUCCESS)
-            break;
-        if (result != CUDA_ERROR_NOT_READY)
-            return cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "canary", detail);
-        if (cuda_now_ns() > until_ns)
-            return detail_set(detail, TOPKD_E_DEVICE_FAULT,
-                              "the canary has not ended within %" PRIu64 " ms",
-                              CANARY_TIMEOUT_NS / 1000000u);
-        const struct timespec pause = {.tv_nsec = 50000};
-        (void)nanosleep(&pause, NULL);
-    }
     if (status != TOPKD_OK)
         return status;
+    CUresult result = cuda_stream_wait(cuda, cuda->canary.track.stream, CANARY_TIMEOUT_NS);
+    if (result == CUDA_ERROR_NOT_READY)
+        return detail_set(detail, TOPKD_E_DEVICE_FAULT,
+                          "the canary has not ended within %" PRIu64 " ms",
+                          CANARY_TIMEOUT_NS / 1000000u);
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "canary", detail);
     return canary_check(seed, cuda->canary.h_indices, detail) ? TOPKD_OK : TOPKD_E_DEVICE_FAULT;
 }
 
@@ -294,19 +283,21 @@ static void warn_without_mps(struct device_cuda *cuda)
                  cuda->name);
 }
 
-/* The streams that must not share a hardware queue, before all others. */
+/* The streams that must not share a hardware queue, before all others; of them first those that
+ * mailboxes must never stand in the way of. */
 static enum topkd_status streams_open(struct device_cuda *cuda, char *detail)
 {
     CUstream *side[] = {&cuda->mailbox_stream, &cuda->routes_stream, &cuda->capture_stream};
-    enum topkd_status status = TOPKD_OK;
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
+        result = cuda->driver->cuStreamCreate(side[i], CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make streams", detail);
+    enum topkd_status status =
+        cuda_track_init(cuda, &cuda->canary.track, CUDA_TRACK_CANARY, detail);
     for (uint32_t i = 0; i < cuda->mailboxes_max && status == TOPKD_OK; i++)
         status = cuda_track_init(cuda, &cuda->mailbox_tracks[i], CUDA_TRACK_MAILBOX, detail);
-    CUresult result = CUDA_SUCCESS;
-    for (uint32_t i = 0; i < 3 && status == TOPKD_OK && result == CUDA_SUCCESS; i++)
-        result = cuda->driver->cuStreamCreate(side[i], CU_STREAM_NON_BLOCKING);
-    return result == CUDA_SUCCESS
-               ? status
-               : cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make streams", detail);
+    return status;
 }
 
 static enum topkd_status steps_open(char *detail)
@@ -411,6 +402,8 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
         status = canary_open(cuda, detail);
     if (status == TOPKD_OK)
         status = steps_open(detail);
+    if (status == TOPKD_OK)
+        status = cuda_queues_check(cuda, detail);
     if (status == TOPKD_OK)
         warn_without_mps(cuda);
     if (status == TOPKD_OK)

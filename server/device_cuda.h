@@ -7,6 +7,7 @@
  *   device_cuda_track.c   a stream with what its work needs: descriptors, workspace, end marks
  *   device_cuda_mailbox.c lanes of clients: opening and closing
  *   device_cuda_arm.c     their steps, armed ahead; pauses, so that memory can be freed
+ *   device_cuda_queues.c  how many mailboxes may wait; waits for streams beside them
  *   device_cuda_poll.c    the thread that sees work end, semaphores rise and steps go by
  *   device_cuda_memory.c  semaphore pages and arenas; client memory by IPC handle or descriptors
  *   device_cuda_driver.c  libcuda, loaded at run time
@@ -41,9 +42,10 @@
 #define CUDA_CONNECTIONS 32u
 /* Lanes of sessions: the queues, less those of the side streams below and two for the driver. */
 #define CUDA_LANES_MAX 28u
-/* Mailboxes: the queues less the four side streams (pauses, routes, capture, canary). Their streams
- * and those four are made first, so that each has a queue of its own; tracks of lanes that share
- * one of these are helped by relieve() in device_cuda_arm.c. */
+/* Mailboxes: the queues less the four side streams (pauses, routes, capture, canary). Those four are
+ * made first, then the mailboxes', so that each has a queue of its own; cuda_queues_check tries at
+ * the start whether that is so. Tracks of lanes that share one with a mailbox are helped by
+ * relieve() in device_cuda_arm.c, side streams by cuda_stream_wait. */
 #define CUDA_MAILBOXES_MAX 28u
 /* Tracks of a lane. Measured (H200, driver 580, 2026-11): eight selections of 64 x 131072 in flight
  * take 34.9 us each on one stream, 27 of them the selection, and 20 us on two: the next one's
@@ -305,10 +307,11 @@ enum topkd_status cuda_steps_make(struct device_mailbox *mailbox, const struct c
 
 /* ---- device_cuda_track.c --------------------------------------------------------------------- */
 
-/* Stream, descriptors and end mark; also the canary's. On an error nothing is left. */
+/* Stream, descriptors and end mark; also the canary's. What is there after an error goes with
+ * cuda_track_fini. */
 enum topkd_status cuda_track_init(struct device_cuda *cuda, struct cuda_track *track,
                                   uint32_t number, char *detail);
-/* Nothing of it is on the device. A track that was not made is allowed. */
+/* Nothing of it is on the device, and no mailbox waits. A track that was not made is allowed. */
 void cuda_track_fini(struct cuda_track *track);
 
 /* Where the next job's request of so many bytes is to be written; its own until it has ended, if
@@ -372,10 +375,27 @@ uint64_t cuda_mailboxes_look(struct device_cuda *cuda, uint64_t now_ns);
 /* Whether the stream of one has met an error that no later call would survive. With the mutex. */
 void cuda_mailboxes_check(struct device_cuda *cuda);
 
+/* Choice: as long as the loop may stand still for a pause of all lanes, which takes 0.2 ms (H200);
+ * less than worker.hang_ms is by default. */
+#define CUDA_QUIET_MAX_NS UINT64_C(2000000000)
+
 /* From begin (on return) to end no stream of the process waits for a client. Nests, on any threads;
  * without the mutex. Steps that clients ask for meanwhile run after the last end. */
 void cuda_quiet_begin(struct device_cuda *cuda);
 void cuda_quiet_end(struct device_cuda *cuda);
+
+/* The same, if it becomes true in time; else false, nothing has begun and there is no end to call. */
+bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns);
+
+/* ---- device_cuda_queues.c -------------------------------------------------------------------- */
+
+/* Lowers mailboxes_max to what the hardware queues hold: so many streams wait, and the side streams
+ * still go on. Before anything else runs; says in the log what came out. */
+enum topkd_status cuda_queues_check(struct device_cuda *cuda, char *detail);
+
+/* Until the stream has done all its work: its result, or CUDA_ERROR_NOT_READY at the timeout. One
+ * that stands behind waiting mailboxes has them pause. Without the mutex. */
+CUresult cuda_stream_wait(struct device_cuda *cuda, CUstream stream, uint64_t timeout_ns);
 
 /* ---- device_cuda_poll.c ---------------------------------------------------------------------- */
 

@@ -61,7 +61,7 @@ static void set_state(struct device_mailbox *mailbox, enum cuda_mailbox_state st
 static void lose(struct device_cuda *cuda, CUresult result, const char *what)
 {
     (void)cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, what, cuda->fault);
-    log_error("device_fault", "device=%s reason=%s", cuda->name, cuda->fault);
+    log_error("device_fault", "device=%s reason=%s", cuda->uuid, cuda->fault);
     cuda_lanes_fault(cuda);
 }
 
@@ -282,27 +282,37 @@ static bool any_waits(struct device_cuda *cuda)
     return waits && !cuda->is_faulted;
 }
 
-void cuda_quiet_begin(struct device_cuda *cuda)
+bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns)
 {
-    uint64_t from_ns = cuda_now_ns();
+    uint64_t from_ns = cuda_now_ns(), waited_ns = 0;
     bool is_said = false;
     pthread_mutex_lock(&cuda->mutex);
     __atomic_store_n(&cuda->num_quiet, cuda->num_quiet + 1, __ATOMIC_RELAXED);
-    bool is_pause = any_waits(cuda);
+    bool is_pause = any_waits(cuda), waits = is_pause;
     cuda->num_pauses += is_pause;
-    while (any_waits(cuda)) {
+    while (waits && waited_ns <= timeout_ns) {
         pthread_mutex_unlock(&cuda->mutex);
         const struct timespec pause = {.tv_nsec = QUIET_LOOK_NS};
         (void)nanosleep(&pause, NULL);
-        if (!is_said && cuda_now_ns() - from_ns > QUIET_SLOW_NS) {
+        waited_ns = cuda_now_ns() - from_ns;
+        if (!is_said && waited_ns > QUIET_SLOW_NS) {
             is_said = true;
             log_warn("lanes_slow", "reason=\"the GPU has not run released steps for a second\"");
         }
         pthread_mutex_lock(&cuda->mutex);
+        waits = any_waits(cuda);
     }
     pthread_mutex_unlock(&cuda->mutex);
-    if (is_pause)
-        log_debug("lanes_paused", "after_us=%" PRIu64, (cuda_now_ns() - from_ns) / 1000);
+    if (waits)
+        cuda_quiet_end(cuda);
+    else if (is_pause)
+        log_debug("lanes_paused", "after_us=%" PRIu64, waited_ns / 1000);
+    return !waits;
+}
+
+void cuda_quiet_begin(struct device_cuda *cuda)
+{
+    (void)cuda_quiet_within(cuda, UINT64_MAX);
 }
 
 void cuda_quiet_end(struct device_cuda *cuda)

@@ -225,9 +225,16 @@ enum topkd_status cuda_bucket_open(struct device *device, struct bucket *from, c
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a bucket");
     bucket->is_pinned = from->is_pinned;
     /* Loading takes a stream for a moment, which may share a hardware queue with one that waits. */
-    cuda_quiet_begin(cuda);
-    enum topkd_status status = bucket_plan(cuda, &from->key, &bucket->plan, detail);
-    cuda_quiet_end(cuda);
+    enum topkd_status status = TOPKD_E_BUSY;
+    if (cuda_quiet_within(cuda, CUDA_QUIET_MAX_NS)) {
+        status = bucket_plan(cuda, &from->key, &bucket->plan, detail);
+        cuda_quiet_end(cuda);
+    } else {
+        (void)detail_set(detail, status,
+                         "a shape that is new has to wait until the clients' lanes pause, which "
+                         "they did not within %" PRIu64 " ms: the GPU is held by others; retry",
+                         CUDA_QUIET_MAX_NS / 1000000);
+    }
     if (status != TOPKD_OK) {
         free(bucket);
         return status;

@@ -372,7 +372,20 @@ static enum topkd_status lane_init(struct device_cuda *cuda, struct device_lane 
     return status;
 }
 
-/* One more lane, with the mutex. */
+/* Undoes what could not be made. What it frees may not be freed while a mailbox waits: the mutex is
+ * let go meanwhile; where none of them makes way, it stays for the end of the process. */
+static void lane_undo(struct device_cuda *cuda, struct device_lane *lane)
+{
+    pthread_mutex_unlock(&cuda->mutex);
+    if (cuda_quiet_within(cuda, CUDA_QUIET_MAX_NS)) {
+        cuda_lane_fini(lane);
+        cuda_quiet_end(cuda);
+    }
+    pthread_mutex_lock(&cuda->mutex);
+    free(lane);
+}
+
+/* One more lane, with the mutex, which is let go for a moment where it fails. */
 static enum topkd_status lanes_add(struct device_cuda *cuda, char *detail)
 {
     struct device_lane *lane = calloc(1, sizeof(*lane));
@@ -380,8 +393,7 @@ static enum topkd_status lanes_add(struct device_cuda *cuda, char *detail)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a lane");
     enum topkd_status status = lane_init(cuda, lane, detail);
     if (status != TOPKD_OK) {
-        cuda_lane_fini(lane);
-        free(lane);
+        lane_undo(cuda, lane);
         return status;
     }
     cuda->lanes[cuda->num_lanes] = lane;

@@ -84,7 +84,7 @@ static CUresult clear(struct device_cuda *cuda, CUdeviceptr address, uint64_t si
         pthread_mutex_lock(&cuda->routes_mutex);
         result = cuda->driver->cuMemsetD8Async(address + at, 0, slice_bytes, cuda->routes_stream);
         if (result == CUDA_SUCCESS)
-            result = cuda->driver->cuStreamSynchronize(cuda->routes_stream);
+            result = cuda_stream_wait(cuda, cuda->routes_stream, UINT64_MAX);
         pthread_mutex_unlock(&cuda->routes_mutex);
     }
     return result;
@@ -369,7 +369,7 @@ static enum topkd_status read_ends(struct device_cuda *cuda, const struct memory
         result = driver->cuMemcpyDtoHAsync(scratch, memory->address + memory->base.size_bytes - 1,
                                            1, cuda->routes_stream);
     if (result == CUDA_SUCCESS)
-        result = driver->cuStreamSynchronize(cuda->routes_stream);
+        result = cuda_stream_wait(cuda, cuda->routes_stream, UINT64_MAX);
     pthread_mutex_unlock(&cuda->routes_mutex);
     return result == CUDA_SUCCESS
                ? TOPKD_OK

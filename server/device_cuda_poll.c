@@ -45,7 +45,7 @@ static void check_alive(struct device_cuda *cuda)
         if (result != CUDA_SUCCESS) {
             (void)cuda_fail(cuda, result, TOPKD_E_DEVICE_FAULT, "a selection failed on the device",
                             cuda->fault);
-            log_error("device_fault", "device=%s reason=%s", cuda->name, cuda->fault);
+            log_error("device_fault", "device=%s reason=%s", cuda->uuid, cuda->fault);
             cuda_lanes_fault(cuda);
         }
     }

@@ -29,12 +29,9 @@ enum topkd_status cuda_track_init(struct device_cuda *cuda, struct cuda_track *t
         track->h_marks = (struct cuda_step_marks *)(track->h_ended + 1);
         return TOPKD_OK;
     }
-    enum topkd_status status =
-        result == CUDA_SUCCESS
-            ? detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a lane")
-            : cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make a lane", detail);
-    cuda_track_fini(track);
-    return status;
+    return result == CUDA_SUCCESS
+               ? detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a lane")
+               : cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make a lane", detail);
 }
 
 void cuda_track_fini(struct cuda_track *track)

@@ -18,10 +18,14 @@ static enum topkd_status check_device(const struct session *session, char *detai
     bool has_streams = worker->device->ops->mailbox_open != NULL;
     if (has_streams && worker->device_info.client_lanes_max > 0)
         return TOPKD_OK;
+    const char *reason = "they need CUDA streams";
+    if (has_streams)
+        reason = worker->settings.limits.client_lanes_max == 0
+                     ? "limits.client_lanes_max is 0"
+                     : "its hardware queues hold none, see lanes_limited in the daemon's log";
     return detail_set(detail, TOPKD_E_UNSUPPORTED,
                       "device %s has no client lanes (%s): use selections with semaphores",
-                      worker->args->device,
-                      has_streams ? "limits.client_lanes_max is 0" : "they need CUDA streams");
+                      worker->args->device, reason);
 }
 
 /* What a Select may have and a lane may not. */
@@ -182,53 +186,115 @@ static void give_back(struct lane *lane)
 static struct lane *free_place(struct session *session)
 {
     for (uint32_t i = 0; i < session->limits.lanes_max; i++) {
-        if (session->lanes[i].id == 0 && !session->lanes[i].is_closing)
+        const struct lane *lane = &session->lanes[i];
+        if (lane->id == 0 && !lane->is_opening && !lane->is_closing)
             return &session->lanes[i];
     }
     return NULL;
 }
 
-enum topkd_status lane_open(struct session *session, const struct wire_lane_open_request *request,
-                            struct wire_lane_open_reply *reply, char *detail)
+/* The message is answered when the work is done. */
+static void keep(struct lane *lane, const struct lane_origin *origin, uint64_t sequence)
 {
+    lane->request = origin->request;
+    lane->entry = origin->entry;
+    lane->sequence = sequence;
+}
+
+/* Answers it with the worker's reply, which worker_reply_init began. */
+static void answer(struct lane *lane, struct wire_reply *reply)
+{
+    struct session *session = lane->session;
+    if (reply->status == TOPKD_E_BUSY)
+        reply_cache_forget(&session->replies, lane->entry);
+    else
+        reply_cache_finish(&session->replies, lane->entry, reply);
+    worker_reply(session->worker, lane->request, reply);
+    lane->entry = NULL;
+    lane->request = NULL;
+}
+
+static void begin(struct lane *lane, uv_work_cb work, uv_after_work_cb done)
+{
+    lane->work.data = lane;
+    int error = uv_queue_work(&lane->session->worker->loop, &lane->work, work, done);
+    topkd_assert(error == 0);
+}
+
+static void begin_close(struct lane *lane);
+
+static void open_work(uv_work_t *work)
+{
+    struct lane *lane = work->data;
+    struct device *device = lane->session->worker->device;
+    lane->open.status =
+        device->ops->mailbox_open(device, &lane->open.config, &lane->mailbox, lane->open.detail);
+}
+
+static void open_done(uv_work_t *work, int status)
+{
+    struct lane *lane = work->data;
+    struct session *session = lane->session;
     struct worker *worker = session->worker;
-    enum topkd_status status = check_request(session, request, detail);
-    if (status != TOPKD_OK)
-        return status;
+    struct wire_reply *reply = &worker->reply;
+    topkd_assert(status == 0); /* nobody cancels it */
+    lane->is_opening = false;
+    worker_reply_init(worker, reply, session->id, lane->sequence, WIRE_LANE_OPEN);
+    reply->status = lane->open.status;
+    memcpy(reply->detail, lane->open.detail, sizeof(reply->detail));
+    reply->u.lane_open = (struct wire_lane_open_reply){.lane = lane->id};
+    answer(lane, reply);
+    if (lane->open.status == TOPKD_OK) {
+        const struct topk_args *args = &lane->open.config.args;
+        log_info("lane_open",
+                 "session=%" PRIu64 " lane=%" PRIu64 " rows=%" PRId32 " width=%" PRId32
+                 " k=%" PRId32 " bucket=%" PRIu32,
+                 session->id, lane->id, args->num_rows, args->width, args->k, lane->bucket->id);
+        if (session->pipe == NULL) /* it has ended meanwhile */
+            begin_close(lane);
+        return;
+    }
+    give_back(lane);
+    session->num_lanes--;
+    session_lane_closed(session);
+}
+
+bool lane_open(struct session *session, const struct wire_lane_open_request *request,
+               const struct lane_origin *origin, struct wire_reply *reply)
+{
+    reply->status = check_request(session, request, reply->detail);
+    if (reply->status != TOPKD_OK)
+        return false;
     struct lane *lane = free_place(session);
-    if (lane == NULL)
-        return detail_set(detail, TOPKD_E_LIMIT,
-                          "the session has %" PRIu32
-                          " lanes open, the most there may be: close one",
-                          session->limits.lanes_max);
-    *lane = (struct lane){.session = session};
+    if (lane == NULL) {
+        reply->status =
+            detail_set(reply->detail, TOPKD_E_LIMIT,
+                       "the session has %" PRIu32 " lanes open, the most there may be: close one",
+                       session->limits.lanes_max);
+        return false;
+    }
+    *lane = (struct lane){.session = session, .is_opening = true};
     struct topk_args args;
-    status = prepare(lane, request, &args, detail);
-    if (status == TOPKD_OK) {
-        struct device_mailbox_config config = {
-            .args = args,
-            .bucket = lane->bucket,
-            .live_rows = address_of(lane->regions[LANE_LIVE_ROWS], request->live_rows.offset),
-            .device_mailbox =
-                address_of(lane->regions[LANE_MAILBOX], request->device_mailbox.offset),
-            .file = &request->mailbox,
-            .peer = session->peer,
-        };
-        status = worker->device->ops->mailbox_open(worker->device, &config, &lane->mailbox, detail);
-    }
-    if (status != TOPKD_OK) {
+    reply->status = prepare(lane, request, &args, reply->detail);
+    if (reply->status != TOPKD_OK) {
         give_back(lane);
-        return status;
+        lane->is_opening = false;
+        return false;
     }
-    lane->id = worker->next_lane++;
+    lane->open.file = request->mailbox;
+    lane->open.config = (struct device_mailbox_config){
+        .args = args,
+        .bucket = lane->bucket,
+        .live_rows = address_of(lane->regions[LANE_LIVE_ROWS], request->live_rows.offset),
+        .device_mailbox = address_of(lane->regions[LANE_MAILBOX], request->device_mailbox.offset),
+        .file = &lane->open.file,
+        .peer = session->peer,
+    };
+    lane->id = session->worker->next_lane++;
     session->num_lanes++;
-    *reply = (struct wire_lane_open_reply){.lane = lane->id};
-    log_info("lane_open",
-             "session=%" PRIu64 " lane=%" PRIu64 " rows=%" PRIu32 " width=%" PRIu32 " k=%" PRIu32
-             " bucket=%" PRIu32,
-             session->id, lane->id, request->shape.rows, request->shape.width, request->shape.k,
-             lane->bucket->id);
-    return TOPKD_OK;
+    keep(lane, origin, reply->sequence);
+    begin(lane, open_work, open_done);
+    return true;
 }
 
 /* ---- Close ----------------------------------------------------------------------------------- */
@@ -251,8 +317,7 @@ static void close_done(uv_work_t *work, int status)
     lane->is_closing = false;
     if (lane->entry != NULL) {
         worker_reply_init(worker, &worker->reply, session->id, lane->sequence, WIRE_LANE_CLOSE);
-        reply_cache_finish(&session->replies, lane->entry, &worker->reply);
-        worker_reply(worker, lane->request, &worker->reply);
+        answer(lane, &worker->reply);
     }
     session->num_lanes--;
     session_lane_closed(session);
@@ -261,21 +326,17 @@ static void close_done(uv_work_t *work, int status)
 static void begin_close(struct lane *lane)
 {
     lane->is_closing = true;
-    lane->work.data = lane;
-    int error = uv_queue_work(&lane->session->worker->loop, &lane->work, close_work, close_done);
-    topkd_assert(error == 0);
+    begin(lane, close_work, close_done);
 }
 
-bool lane_close(struct session *session, uint64_t id, struct endpoint_request *request,
-                struct reply_cache_entry *entry, struct wire_reply *reply)
+bool lane_close(struct session *session, uint64_t id, const struct lane_origin *origin,
+                struct wire_reply *reply)
 {
     for (uint32_t i = 0; i < session->limits.lanes_max && id != 0; i++) {
         struct lane *lane = &session->lanes[i];
-        if (lane->id != id || lane->is_closing)
+        if (lane->id != id || lane->is_opening || lane->is_closing)
             continue;
-        lane->request = request;
-        lane->entry = entry;
-        lane->sequence = reply->sequence;
+        keep(lane, origin, reply->sequence);
         begin_close(lane);
         return true;
     }
@@ -290,7 +351,7 @@ void lanes_end(struct session *session)
 {
     for (uint32_t i = 0; i < session->limits.lanes_max; i++) {
         struct lane *lane = &session->lanes[i];
-        if (lane->id != 0 && !lane->is_closing)
-            begin_close(lane);
+        if (lane->id != 0 && !lane->is_opening && !lane->is_closing)
+            begin_close(lane); /* else it is, when it has been opened */
     }
 }

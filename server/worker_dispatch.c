@@ -223,6 +223,7 @@ static bool run_once(struct session *session, struct endpoint_request *request)
     entry = begin_once(session, reply);
     if (entry == NULL)
         return false;
+    const struct lane_origin origin = {.request = request, .entry = entry};
     switch (message->kind) {
     case WIRE_REGISTER:
         reply->status = handle_register(session, &message->u.reg, reply);
@@ -234,11 +235,11 @@ static bool run_once(struct session *session, struct endpoint_request *request)
         reply->status = arena_release(&session->arena, message->u.release.lease, reply->detail);
         break;
     case WIRE_LANE_OPEN:
-        reply->status =
-            lane_open(session, &message->u.lane_open, &reply->u.lane_open, reply->detail);
+        if (lane_open(session, &message->u.lane_open, &origin, reply))
+            return true;
         break;
     case WIRE_LANE_CLOSE:
-        if (lane_close(session, message->u.lane_close.lane, request, entry, reply))
+        if (lane_close(session, message->u.lane_close.lane, &origin, reply))
             return true;
         break;
     default:
