@@ -25,7 +25,8 @@ namespace topkd_codec
     X(requests_failed) X(replies_repeated) X(messages_rejected) X(rows_copied) X(rows_direct)      \
     X(rows_certified) X(rows_band) X(rows_recovery) X(rows_spill) X(rows_clamped) X(scores_read)   \
     X(worker_restarts) X(request_ns_sum) X(run_ns_sum) X(sessions) X(regions) X(leases) X(queued)  \
-    X(running) X(lanes) X(lane_steps) X(lane_pauses) X(select_batches) X(selects_batched)
+    X(running) X(lanes) X(lane_steps) X(lane_pauses) X(select_batches) X(selects_batched)   \
+    X(lanes_armed) X(lanes_max) X(lanes_wanted)
 #define SESSION_FIELDS(X)                                                                          \
     X(session) X(uid) X(gid) X(pid) X(mapped_bytes) X(requests) X(age_ms) X(regions)               \
     X(outstanding) X(leases)

@@ -139,6 +139,7 @@ struct device_mailbox;
 
 struct device_mailbox_counts {
     uint32_t num_open;
+    uint32_t num_armed;  /* of them: a stream waits for the client */
     uint64_t num_steps;  /* since the device was opened */
     uint64_t num_pauses; /* times that all mailboxes stood still so that memory could be freed */
 };

@@ -42,9 +42,9 @@
 #define CUDA_CONNECTIONS 32u
 /* Lanes of sessions: the queues, less those of the side streams below and two for the driver. */
 #define CUDA_LANES_MAX 28u
-/* Mailboxes: the queues less the four side streams (pauses, routes, capture, canary). Those four are
- * made first, then the mailboxes', so that each has a queue of its own; cuda_queues_check tries at
- * the start whether that is so. Tracks of lanes that share one with a mailbox are helped by
+/* Mailboxes: the queues less the four side streams (pauses, routes, capture, canary). Those four
+ * are made first, then the mailboxes', so that each has a queue of its own; cuda_queues_check tries
+ * at the start whether that is so. Tracks of lanes that share one with a mailbox are helped by
  * relieve() in device_cuda_arm.c, side streams by cuda_stream_wait. */
 #define CUDA_MAILBOXES_MAX 28u
 /* Tracks of a lane. Measured (H200, driver 580, 2026-11): eight selections of 64 x 131072 in flight
@@ -384,7 +384,8 @@ void cuda_mailboxes_check(struct device_cuda *cuda);
 void cuda_quiet_begin(struct device_cuda *cuda);
 void cuda_quiet_end(struct device_cuda *cuda);
 
-/* The same, if it becomes true in time; else false, nothing has begun and there is no end to call. */
+/* The same, if it becomes true in time; else false, nothing has begun and there is no end to call.
+ */
 bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns);
 
 /* ---- device_cuda_queues.c -------------------------------------------------------------------- */

@@ -114,9 +114,9 @@ static enum topkd_status take_place(struct device_mailbox *mailbox, char *detail
     struct device_cuda *cuda = mailbox->cuda;
     if (cuda->num_mailboxes >= cuda->mailboxes_max)
         return detail_set(detail, TOPKD_E_BUSY,
-                          "%" PRIu32 " lanes are open on this device, limits.client_lanes_max is "
-                          "%" PRIu32 ": close one, or raise it",
-                          cuda->num_mailboxes, cuda->mailboxes_max);
+                          "%" PRIu32 " lanes are open on this device, the most that "
+                          "limits.client_lanes_max and its hardware queues allow: close one",
+                          cuda->num_mailboxes);
     for (uint32_t i = 0; i < CUDA_MAILBOXES_MAX; i++) {
         const struct device_mailbox *other = cuda->mailboxes[i];
         if (other != NULL && other->file_inode == mailbox->file_inode &&
@@ -327,9 +327,12 @@ void cuda_mailbox_counts(struct device *device, struct device_mailbox_counts *co
                                                .num_steps = cuda->num_steps_closed,
                                                .num_pauses = cuda->num_pauses};
     for (uint32_t i = 0; i < CUDA_MAILBOXES_MAX; i++) {
-        if (cuda->mailboxes[i] != NULL)
-            counts_p->num_steps += __atomic_load_n(
-                &cuda->mailboxes[i]->track->h_marks->counts.num_real, __ATOMIC_RELAXED);
+        const struct device_mailbox *mailbox = cuda->mailboxes[i];
+        if (mailbox == NULL)
+            continue;
+        counts_p->num_armed += mailbox->state == MAILBOX_ARMED;
+        counts_p->num_steps +=
+            __atomic_load_n(&mailbox->track->h_marks->counts.num_real, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&cuda->mutex);
 }

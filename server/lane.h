@@ -6,8 +6,8 @@
  * check the request once, hold its regions and its bucket while the lane is open, and take the lane
  * down before anything that it uses goes. For the loop thread.
  *
- *   LaneOpen: geometry and regions as of a Select -> device->mailbox_open on a thread of libuv's (it
- *   makes a graph, and waits until the device has taken up the lane, some 3 ms) -> the lane's id
+ *   LaneOpen: geometry and regions as of a Select -> device->mailbox_open on a thread of libuv's,
+ *   which makes a graph and waits until the device has taken up the lane, some 3 ms -> its id
  *   LaneClose, or the session's end: device->mailbox_close on a thread of libuv's (it waits until
  *   the last armed step has gone by, some 100 us), then regions, bucket and the answer
  *
@@ -61,8 +61,9 @@ struct lane {
 /* Both: true, the request is kept and answered when it is done. False: the answer is in *reply. */
 
 /*
- * Begins to open one. Errors: UNSUPPORTED (a device without lanes), BUSY (places, or the device does
- * not take it up), LIMIT (of the session), and those of a Select that concern regions and shape.
+ * Begins to open one. Errors: UNSUPPORTED (a device without lanes), BUSY (places, or the device
+ * does not take it up), LIMIT (of the session), and those of a Select that concern regions and
+ * shape.
  */
 bool lane_open(struct session *session, const struct wire_lane_open_request *request,
                const struct lane_origin *origin, struct wire_reply *reply);

@@ -13,6 +13,9 @@
     X(running)                                                                                     \
     X(mapped_bytes)                                                                                \
     X(lanes)                                                                                       \
+    X(lanes_armed)                                                                                 \
+    X(lanes_max)                                                                                   \
+    X(lanes_wanted)                                                                                \
     X(lane_steps)                                                                                  \
     X(lane_pauses)                                                                                 \
     X(select_batches)                                                                              \

@@ -20,6 +20,11 @@
       queued)                                                                                      \
     X("topkd_requests_running", "gauge", "Selections on the device.", running)                     \
     X("topkd_lanes", "gauge", "Lanes that clients hold open for their graphs.", lanes)             \
+    X("topkd_lanes_armed", "gauge", "Of them those that the device waits for.", lanes_armed)       \
+    X("topkd_lanes_max", "gauge",                                                                  \
+      "Lanes that may be open; fewer than limits.client_lanes_max "                                \
+      "where the device's hardware queues hold fewer.",                                            \
+      lanes_max)                                                                                   \
     X("topkd_lane_steps_total", "counter", "Selections that lanes ran.", lane_steps)               \
     X("topkd_lane_pauses_total", "counter", "Times that all lanes were paused.", lane_pauses)      \
     X("topkd_sessions_opened_total", "counter", "Sessions opened.", sessions_opened)               \

@@ -82,8 +82,9 @@
     X(U32, lanes, 1, 64, 4, "", RESTART, "Requests that a worker runs at the same time.")          \
     X(U32, client_lanes_max, 0, 28, 16, "", RESTART,                                               \
       "Lanes that the clients of a GPU may hold open at once (selection inside their own CUDA "    \
-      "graphs). Each has a hardware queue of the GPU to itself, of which there are 32; one more "  \
-      "lane is refused as BUSY. 0: no lanes.")                                                     \
+      "graphs). Each has a hardware queue of the GPU to itself, of which there are 32; a worker "  \
+      "that finds fewer at its start has fewer lanes. One more lane is refused as BUSY. 0: no "    \
+      "lanes.")                                                                                    \
     X(U32, lane_idle_ms, 1, 10000, 200, "milliseconds", RESTART,                                   \
       "A lane without a selection for so long is disarmed: the GPU no longer waits for its "       \
       "client, and its next selection begins some 100 microseconds late.")

@@ -47,6 +47,9 @@ static void set_life(const struct worker *worker, struct wire_stats_reply *reply
 {
     reply->uptime_ms = (uv_hrtime() - worker->started_ns) / 1000000;
     reply->epoch = worker->args->epoch;
+    reply->lanes_max = worker->device_info.client_lanes_max;
+    if (worker->device->ops->mailbox_counts != NULL)
+        reply->lanes_wanted = worker->settings.limits.client_lanes_max;
 }
 
 void worker_stats_at_hand(const struct worker *worker, struct wire_stats_reply *reply)
@@ -66,6 +69,7 @@ void worker_stats_at_hand(const struct worker *worker, struct wire_stats_reply *
         struct device_mailbox_counts counts;
         worker->device->ops->mailbox_counts(worker->device, &counts);
         reply->lanes = counts.num_open;
+        reply->lanes_armed = counts.num_armed;
         reply->lane_steps = counts.num_steps;
         reply->lane_pauses = counts.num_pauses;
     }

@@ -34,6 +34,8 @@
     X(rows_clamped, COUNT, "lengths clamped")                                                      \
     X(scores_read, COUNT, "scores read")                                                           \
     X(lanes, COUNT, "client lanes")                                                                \
+    X(lanes_armed, COUNT, "lanes armed on the device")                                             \
+    X(lanes_max, COUNT, "lanes that may be open")                                                  \
     X(lane_steps, COUNT, "selections of lanes")                                                    \
     X(lane_pauses, COUNT, "pauses of lanes")
 

@@ -77,6 +77,35 @@ static void check_devices(struct doctor *doctor)
     }
 }
 
+/* Whether the device has as many lanes as its settings want. */
+static void check_lanes(struct doctor *doctor, const struct wire_device *device,
+                        uint64_t deadline_ns)
+{
+    static struct wire_reply reply;
+    char detail[WIRE_DETAIL_SIZE] = "";
+    struct rpc *rpc;
+    struct wire_request request = {.kind = WIRE_STATS};
+    enum topkd_status status = rpc_open(device->url, deadline_ns, &rpc, detail);
+    if (status == TOPKD_OK) {
+        status = rpc_exchange(rpc, &request, deadline_ns, &reply, detail);
+        rpc_close(rpc);
+    }
+    const struct wire_stats_reply *stats = &reply.u.stats;
+    if (status != TOPKD_OK) {
+        doctor_note(doctor, DOCTOR_WARN, "lanes", topkd_strhint(status), "%s: %s: %s",
+                    device->device, topkd_strerror(status), detail);
+    } else if (stats->lanes_max < stats->lanes_wanted) {
+        doctor_note(doctor, DOCTOR_WARN, "lanes",
+                    "run one daemon a GPU, and MPS; or lower limits.client_lanes_max",
+                    "%s: %u of %u lanes may be open: at the worker's start the GPU's hardware "
+                    "queues held no more that wait",
+                    device->device, stats->lanes_max, stats->lanes_wanted);
+    } else {
+        doctor_note(doctor, DOCTOR_OK, "lanes", NULL, "%s: %u may be open", device->device,
+                    stats->lanes_max);
+    }
+}
+
 static void check_daemon(struct doctor *doctor)
 {
     static struct wire_reply reply;
@@ -106,6 +135,12 @@ static void check_daemon(struct doctor *doctor)
     doctor_note(doctor, DOCTOR_OK, "daemon", NULL, "%s answers, %u device%s", url,
                 doctor->devices.num_devices, doctor->devices.num_devices == 1 ? "" : "s");
     check_devices(doctor);
+    for (uint32_t i = 0; i < doctor->devices.num_devices; i++) {
+        const struct wire_device *device = &doctor->devices.devices[i];
+        if (device->kind == WIRE_DEVICE_CUDA && device->state == WIRE_DEVICE_READY) {
+            check_lanes(doctor, device, deadline_ns);
+        }
+    }
 }
 
 /* ---- Namespaces ------------------------------------------------------------------------------ */

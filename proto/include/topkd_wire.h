@@ -306,7 +306,8 @@ struct wire_bucket_stats {
 };
 
 /* Counters since the worker's (or supervisor's) start, gauges as of now. Who is no operator gets
- * uptime and epoch, and from a worker what its own session has; all else is 0. */
+ * uptime and epoch, and from a worker its limits of lanes and what its own session has; all else is
+ * 0. */
 struct wire_stats_reply {
     uint64_t uptime_ms, epoch;
     uint32_t sessions, regions, leases, queued, running;
@@ -320,6 +321,9 @@ struct wire_stats_reply {
     uint32_t lanes;                           /* client lanes open now */
     uint64_t lane_steps, lane_pauses;         /* selections they ran; times that all were paused */
     uint64_t select_batches, selects_batched; /* SelectBatch messages; the Selects in them */
+    uint32_t lanes_armed;                     /* of `lanes`: the device waits for their clients */
+    uint32_t lanes_max, lanes_wanted;         /* client lanes that may be open; that settings want:
+                                               * a device whose hardware holds fewer has fewer */
     /* bin i counts latencies in [2^i, 2^(i+1)) nanoseconds */
     uint64_t request_ns_bins[WIRE_HISTOGRAM_BINS];
     uint64_t run_ns_bins[WIRE_HISTOGRAM_BINS];

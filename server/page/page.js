@@ -310,7 +310,7 @@ function devices(status, sample) {
     ];
     if (f && (d.kind === "cuda" || f.lanes > 0)) {
       const steps = sample && sample.steps[d.device];
-      entries.push(["lanes", count(f.lanes)], ["lane steps / s", count(steps)], ["lane pauses", count(f.lane_pauses)]);
+      entries.push(["lanes armed", `${f.lanes_armed} of ${f.lanes}, room for ${f.lanes_max}`], ["lane steps / s", count(steps)], ["lane pauses", count(f.lane_pauses)]);
     }
     const pill = element("p", { className: "pill " + (d.ready ? "good" : d.state === "starting" ? "" : "bad"),
       textContent: d.ready ? "ready" : d.reason });

@@ -186,7 +186,7 @@ static const struct field stats_reply_fields[] = {
     U(replies_repeated), U(messages_rejected), U(rows_copied), U(rows_direct), U(rows_certified),
     U(rows_band), U(rows_recovery), U(rows_spill), U(rows_clamped), U(scores_read),
     U(worker_restarts), U(request_ns_sum), U(run_ns_sum), U(lanes), U(lane_steps), U(lane_pauses),
-    U(select_batches), U(selects_batched),
+    U(select_batches), U(selects_batched), U(lanes_armed), U(lanes_max), U(lanes_wanted),
     FIELD(request_ns_bins, .type = FIELD_NUMBERS), FIELD(run_ns_bins, .type = FIELD_NUMBERS),
     C(num_buckets, WIRE_BUCKETS_MAX), R(buckets, bucket_stats, WIRE_BUCKETS_MAX)};
 #undef STRUCT

@@ -294,6 +294,25 @@ group_lanes() {
     fi
 }
 
+group_queues() {
+    stop
+    devices="[{device: GPU-fafafafa-fafa-fafa-fafa-fafafafafa00}]"
+    check "start with few hardware queues" start FAKE_CUDA_QUEUES=8 FAKE_CUDA_MPS=0
+    check "lanes are as many as the queues hold" it_limits_lanes 4
+    check "what lanes cost without MPS is said" it_says_what_lanes_cost
+    check "few queues: all places" client lane_refusals "$url" 1 2
+    check "few queues: lanes of 3 clients, each step once" it_lanes_count 3 1
+    check "few queues: lanes beside regions that come and go" it_lanes_beside_regions
+    stop
+    more_limits+=$'\n  client_lanes_max: 28\n  lane_idle_ms: 10000\n  arena_slot_bytes: 65536'
+    check "start with as many lanes as may be" start "FAKE_CUDA_FAIL=$work/fail"
+    check "idle lanes beside a busy one" it_lanes_all_idle_but_one
+    check "worker dies beside a lane, host memory" it_worker_dies_under_lane 2 lane_replaced
+    check "worker dies beside a lane, device memory" it_worker_dies_under_lane 3 lane_replaced
+    check "memory runs out beside lanes" it_memory_runs_out
+    check "clients die while they open lanes" it_client_dies_opening
+}
+
 group_two() {
     local num
     num=$(ctl devices | grep -c '^GPU-')
@@ -318,10 +337,11 @@ group_device() {
 
 groups() {
     local group
-    for group in cases several lives lanes edges two device; do
+    for group in cases several lives lanes queues edges two device; do
         [ -n "$stand_in" ] && [ $group = device ] && continue
+        [ -z "$stand_in" ] && [ $group = queues ] && continue
         # With the stand-in these are a test of their own.
-        [ -n "$stand_in" ] && [ $group = lanes ] && [ -z "$only" ] && continue
+        [[ -n $stand_in && ( $group = lanes || $group = queues ) && -z $only ]] && continue
         [ -n "$only" ] && [[ ",$only," != *",$group,"* ]] && continue
         "group_$group"
     done

@@ -76,14 +76,14 @@ wait_ready() { # every device: a client takes the first ready one, and that work
     return 1
 }
 
-it_worker_dies_under_lane() { # seed
+it_worker_dies_under_lane() { # seed [case]: while steps run, or beside a lane without one
     wait_ready || return 1
     : >"$work/held"
-    "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 3 "$1" \
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" "${2:-lane_survive}" "$url" 3 "$1" \
         >"$work/held" 2>&1 &
     held=$!
     for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
-    sleep 0.3
+    [ -n "${2:-}" ] || sleep 0.3
     kill -KILL "$(worker_pid)"
     wait "$held"; local status=$?
     cat "$work/held"
@@ -105,4 +105,66 @@ it_daemon_dies_under_lane() { # for good: steps end all the same, and the client
     [ $status = 0 ] || echo "exit status $status"
     start || return 1
     return $status
+}
+
+# ---- Hardware queues, and memory that runs out, beside waiting lanes (the stand-in alone) --------
+
+it_limits_lanes() { # number: what the worker found out at its start, and told
+    local told
+    grep -q "lanes_limited .* lanes=$1 " "$work/log" || { grep lanes_ "$work/log"; return 1; }
+    told=$("${under[@]}" "$bin/topkctl" doctor --url "$url" | grep -c "$1 of 16 lanes")
+    [ "$told" -gt 0 ] || { echo "doctor says nothing of it"; return 1; }
+    [ "$(lane_stat lanes_max)" = "$1" ]
+}
+
+it_says_what_lanes_cost() { # without MPS
+    grep -q 'mps_missing .*1430 instead of 54' "$work/log"
+}
+
+it_lanes_all_idle_but_one() { # 28: as many as there may be, and none disarmed
+    client lane_refusals "$url" 1 2 || return 1
+    background lane_hold || return 1
+    local one=$held status=0
+    client lane_refusals "$url" 1 3 || status=1
+    held=$one; kill_client
+    return $status
+}
+
+# A session's lane that cannot be made is undone beside waiting lanes. Four are made ahead.
+it_memory_runs_out() {
+    local held_all=() status=0 worker
+    worker=$(worker_pid)
+    for _ in 1 2 3 4; do
+        background lane_hold || return 1
+        held_all+=("$held")
+    done
+    for call in cuMemHostAlloc cuMemAlloc cuMemHostRegister; do
+        echo $call >"$work/fail"
+        client exact "$url" 1 1 >"$work/refused" 2>&1 && { echo "$call: not refused"; status=1; }
+        grep -q TOPKD_E_NO_MEMORY "$work/refused" || { cat "$work/refused"; status=1; }
+        rm "$work/fail"
+    done
+    client exact "$url" 2 1 || status=1
+    [ "$(worker_pid)" = "$worker" ] || { echo "the worker was replaced"; status=1; }
+    for held in "${held_all[@]}"; do
+        kill -0 "$held" || { echo "a client that held a lane has gone"; status=1; }
+        kill_client
+    done
+    return $status
+}
+
+it_client_dies_opening() { # lanes: whatever it was in the middle of
+    local i worker
+    worker=$(worker_pid)
+    for i in 1 2 3 4 5 6; do
+        "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_churn "$url" 1000 "$i" \
+            >"$work/held" 2>&1 &
+        held=$!
+        for _ in $(seq 200); do [ "$(lane_stat lanes)" -gt 0 ] && break; sleep 0.02; done
+        sleep "0.0$i"
+        kill_client
+        wait_lanes 0 || return 1
+    done
+    [ "$(worker_pid)" = "$worker" ] || { echo "the worker was replaced"; return 1; }
+    client lane_steps "$url" 2 2
 }

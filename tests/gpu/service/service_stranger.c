@@ -1,7 +1,7 @@
 /*
  * service_stranger.c - what a hostile client can ask of a worker on a GPU: regions of another
- * session, and geometry that would leave the registered bytes. usage: service_stranger URL [ROUNDS
- * [SEED]]
+ * session, one mailbox for two lanes, and geometry that would leave the registered bytes. usage:
+ * service_stranger URL [ROUNDS [SEED]]
  *
  * It uses the library's inner parts to speak the wire by hand: over the connection of a session
  * that it opened in order, and over one that only said hello.
@@ -107,6 +107,42 @@ static void check_foreign_regions(struct topkd_client *client, struct service_re
     EXPECT(TOPKD_E_NO_REGION, call(client, &twice));
     rpc_close(rpc);
     service_request_check(request, 0);
+}
+
+/* ---- A mailbox for two lanes ----------------------------------------------------------------- */
+
+/* Two streams that answer in one mailbox would answer each other's requests: the second lane is
+ * refused while the first is open, and served afterwards. */
+static void check_shared_mailbox(struct topkd_client *client, struct service_request *request)
+{
+    char detail[WIRE_DETAIL_SIZE] = "";
+    struct topkd_lane *lane;
+    struct topkd_select_request shape = request->request;
+    shape.lengths_mode = TOPKD_LENGTHS_ALL;
+    shape.length_all = WIDTH;
+    shape.indices = (struct topkd_tensor){.region = output.region};
+    shape.want_values = false;
+    shape.values = (struct topkd_tensor){.region = NULL};
+    EXPECT(TOPKD_OK, topkd_lane_open(client, &shape, NULL, &lane));
+    for (int turn = 0; turn < 2; turn++) {
+        struct wire_memory file;
+        struct wire_request wire = {.kind = WIRE_LANE_OPEN};
+        EXPECT(TOPKD_OK, cuda_lane_offer(&lane->mailbox, client->session->url, &file, detail));
+        pthread_mutex_lock(&client->mutex);
+        EXPECT(TOPKD_OK, lane_fill_open(lane, client->session, &file, &wire, detail));
+        pthread_mutex_unlock(&client->mutex);
+        EXPECT(turn == 0 ? TOPKD_E_BUSY : TOPKD_OK, call(client, &wire));
+        if (turn == 0) {
+            CHECK(strstr(reply.detail, "still serves another lane"), "%s", reply.detail);
+            struct wire_request close = {.kind = WIRE_LANE_CLOSE};
+            close.u.lane_close.lane = lane->id;
+            EXPECT(TOPKD_OK, call(client, &close));
+        } else {
+            lane->id = reply.u.lane_open.lane; /* the library closes this one */
+        }
+    }
+    topkd_lane_close(lane);
+    printf("a mailbox for two lanes: refused\n");
 }
 
 /* ---- Hostile geometry ------------------------------------------------------------------------ */
@@ -244,6 +280,7 @@ int main(int argc, char **argv)
                                       (size_t)ROWS * K * sizeof(int32_t), TOPKD_ACCESS_READ_WRITE,
                                       &output.region));
     check_foreign_regions(client, &request);
+    check_shared_mailbox(client, &request);
     check_hostile_geometry(client, &request, options.rounds, options.seed);
     check_guards();
     struct topkd_result result;
