@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import sys
 from pathlib import Path
 
-from topkd import _abi
+from topkd import _abi, _library
 
 ROOT = Path(__file__).parents[3]
 INCLUDES = ["client/include", "proto/include", "kernels/include"]
@@ -33,6 +34,31 @@ def test_structures_are_those_of_the_headers(tmp_path: Path) -> None:
     subprocess.run(["cc", *flags, str(source), "-o", str(program)], check=True)
     printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines() == wanted
+
+
+def test_scripts_without_the_package_have_the_same_structures() -> None:
+    """Those for PyTorch in tests/gpu/service, which only a machine with a GPU can run."""
+    scripts = ROOT / "tests/gpu/service"
+    program = (
+        "import ctypes, sys\n"
+        f"sys.path.insert(0, {str(scripts)!r})\n"
+        "import topkd_ctypes as t\n"
+        "for one in (t.Request, t.Options, t.LaneOptions):\n"
+        "    print(one.__name__, ctypes.sizeof(one), *(f[0] for f in one._fields_))\n"
+        "client = ctypes.c_void_p()\n"
+        "t.check(t.lib.topkd_client_open(ctypes.byref(t.Options(url=b'ipc:///nowhere')), "
+        "ctypes.byref(client)))\n"
+    )
+    library = _library.client_library()._name
+    run = subprocess.run(
+        [sys.executable, "-B", "-c", program, library], capture_output=True, text=True, check=False
+    )
+    wanted = [
+        " ".join([one.__name__, str(ctypes.sizeof(one)), *(f[0] for f in one._fields_)])
+        for one in (_abi.SelectRequest, _abi.ClientOptions, _abi.LaneOptions)
+    ]
+    assert run.stdout.splitlines() == wanted, run.stderr
+    assert run.returncode == 1 and "FAIL status" in run.stderr, run.stderr
 
 
 def test_constants_are_those_of_the_headers() -> None:

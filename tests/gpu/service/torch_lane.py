@@ -8,14 +8,9 @@ import sys
 
 import torch
 
-from topkd_ctypes import Options, Request, Tensor, check, lib, register
+from topkd_ctypes import LaneOptions, Options, Request, check, lib, register
 
 ROWS, WIDTH, K = 16, 65536, 512
-
-
-class LaneOptions(c.Structure):
-    _fields_ = [("live_rows", Tensor), ("device_mailbox", c.c_bool)]
-
 
 num_replays = int(sys.argv[3]) if len(sys.argv) > 3 else 200
 source = torch.randn(ROWS, WIDTH, device="cuda")
