@@ -40,7 +40,7 @@ def size_class(size_bytes: int) -> int:
 
 
 class Buffer:
-    __slots__ = ("end", "free_since", "handle", "home", "is_spoiled", "lease_type", "pointer",
+    __slots__ = ("end", "free_since", "handle", "home", "is_spoiled", "new_lease", "pointer",
                  "region", "size")
 
     def __init__(self, handle: int, pointer: int, region: int, size: int, home: int) -> None:
@@ -52,7 +52,7 @@ class Buffer:
         self.size = size
         self.is_spoiled = False  # a worker may still write to it: not to be used again
         self.free_since = 0.0
-        self.lease_type: Any = None
+        self.new_lease: Any = None  # takes the pointer: a ctypes array with an attribute ``buffer``
 
 
 def _lease_type(pool: Pool, buffer: Buffer) -> Any:
@@ -123,7 +123,7 @@ class Pool:
             buffer = self._free[home].pop()
         except (KeyError, IndexError):
             buffer = self._make(size, home)
-        return buffer.lease_type.from_address(buffer.pointer)
+        return buffer.new_lease(buffer.pointer)
 
     def try_lease(self, size_bytes: int) -> Any:
         """The same for a result; None when there are so many buffers that it should be copied."""
@@ -136,7 +136,7 @@ class Pool:
         pointer = self._library.topkd_buffer_data(handle)
         region = self._library.topkd_buffer_region(handle)
         buffer = Buffer(handle, pointer, region, size, home)
-        buffer.lease_type = _lease_type(self, buffer)
+        buffer.new_lease = _lease_type(self, buffer).from_address
         with self._lock:
             starts, buffers = self._index
             at = bisect_right(starts, pointer)

@@ -278,8 +278,8 @@ class Client:
         ):
             options = (lengths, k, order, ties, deterministic, values, timeout)
             recent = self._recent.get(id(scores))
-            if recent is not None and recent.is_for(scores, options):
-                result = recent.run()
+            if recent is not None:
+                result = recent(scores, options)
                 if result is not None:
                     return result
         session = self._session
