@@ -98,6 +98,7 @@ struct cuda_word_node {
       (cuda_pointer to, unsigned char value, size_t n, void *stream))                              \
     X(copy, "cuMemcpyDtoDAsync_v2",                                                                \
       (cuda_pointer to, cuda_pointer from, size_t size, void *stream))                             \
+    X(read, "cuMemcpyDtoHAsync_v2", (void *to, cuda_pointer from, size_t size, void *stream))      \
     X(ipc_get, "cuIpcGetMemHandle", (struct cuda_ipc_handle * handle_p, cuda_pointer pointer))     \
     X(ipc_open, "cuIpcOpenMemHandle_v2",                                                           \
       (cuda_pointer * pointer_p, struct cuda_ipc_handle handle, unsigned flags))                   \

@@ -113,6 +113,27 @@ enum topkd_status cuda_lane_offer(const struct lane_mailbox *mailbox, const char
 
 /* ---- Answers without a worker ---------------------------------------------------------------- */
 
+/* Where the word in device memory is read to: pinned memory of ours, which no worker looks at. */
+#define READ_OFFSET 2048u
+
+/* Somebody has rung, for a step that a worker may have answered since. */
+static bool answer_device(const struct cuda_driver *driver, struct lane_mailbox *mailbox)
+{
+    uint32_t *word = (uint32_t *)((uint8_t *)mailbox->file + READ_OFFSET);
+    struct cuda_word_op op = {
+        .operation = CUDA_OP_WRITE_32,
+        .address = mailbox->d_word,
+        .value = WIRE_MAILBOX_ANSWERED,
+    };
+    *word = 0;
+    if (driver->read(word, mailbox->d_word, sizeof(*word), mailbox->stream) != CUDA_OK ||
+        driver->stream_synchronize(mailbox->stream) != CUDA_OK ||
+        *(volatile uint32_t *)word != WIRE_MAILBOX_ASKED) {
+        return false;
+    }
+    return driver->stream_words(mailbox->stream, 1, &op, 0) == CUDA_OK;
+}
+
 bool cuda_lane_answer(struct topkd_client *client, struct lane_mailbox *mailbox)
 {
     if (!mailbox->buffer) {
@@ -120,21 +141,18 @@ bool cuda_lane_answer(struct topkd_client *client, struct lane_mailbox *mailbox)
         return __atomic_compare_exchange_n(&mailbox->file->word, &asked, WIRE_MAILBOX_ANSWERED,
                                            false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
     }
-    /* It rings after it has asked, and does not ask again before it has its answer. */
+    /* It rings after it has asked, and does not ask again before it has its answer: a step that
+     * comes after this look rings once more. */
     if (__atomic_exchange_n(&mailbox->file->doorbell, 0, __ATOMIC_SEQ_CST) == 0) {
         return false;
     }
     char detail[WIRE_DETAIL_SIZE];
-    struct cuda_word_op op = {
-        .operation = CUDA_OP_WRITE_32,
-        .address = mailbox->d_word,
-        .value = WIRE_MAILBOX_ANSWERED,
-    };
-    if (cuda_enter(client->cuda, detail) == TOPKD_OK) {
-        (void)cuda_calls(client->cuda)->stream_words(mailbox->stream, 1, &op, 0);
-        cuda_leave(client->cuda);
+    if (cuda_enter(client->cuda, detail) != TOPKD_OK) {
+        return false;
     }
-    return true;
+    bool was_asked = answer_device(cuda_calls(client->cuda), mailbox);
+    cuda_leave(client->cuda);
+    return was_asked;
 }
 
 enum topkd_status cuda_lane_settle(struct topkd_client *client, struct lane_mailbox *mailbox,

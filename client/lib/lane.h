@@ -113,8 +113,7 @@ enum topkd_status cuda_lane_offer(const struct lane_mailbox *mailbox, const char
 enum topkd_status cuda_lane_settle(struct topkd_client *client, struct lane_mailbox *mailbox,
                                    char *detail);
 
-/* Answers a step that is asked for; whether there was one. With the word in device memory one that
- * was answered already may be taken for one. */
+/* Answers a step that is asked for; whether there was one. */
 bool cuda_lane_answer(struct topkd_client *client, struct lane_mailbox *mailbox);
 
 #endif

@@ -58,6 +58,7 @@ SAME_NAME(cuMemGetAddressRange, "cuMemGetAddressRange_v2");
 SAME_NAME(cuMemAlloc, "cuMemAlloc_v2");
 SAME_NAME(cuMemFree, "cuMemFree_v2");
 SAME_NAME(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2");
+SAME_NAME(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
 SAME_NAME(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2");
 SAME_NAME(cuMemHostRegister, "cuMemHostRegister_v2");
 SAME_NAME(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");

@@ -99,6 +99,7 @@ void service_sleep_ms(uint32_t ms);
     X(lane_refusals, "what a lane cannot be, and one lane too many")                               \
     X(lane_hold, "steps of a lane until it is killed")                                             \
     X(lane_silent, "an armed lane that is never used again")                                       \
+    X(lane_replaced, "the worker is killed beside a lane without a step")                          \
     X(lane_survive, "the worker is killed under a lane; rounds 0: for good")
 
 #define SERVICE_CASE(name, text) void service_case_##name(const struct service_options *options);

@@ -360,6 +360,30 @@ void service_case_lane_silent(const struct service_options *options)
         pause();
 }
 
+/* The worker is killed while no step is outstanding: none has failed, and the next one takes over.
+ */
+void service_case_lane_replaced(const struct service_options *options)
+{
+    struct fixture fixture;
+    fixture_open(options, "lane_replaced", &fixture);
+    learn_all(&fixture);
+    printf("waiting\n");
+    fflush(stdout);
+    struct topkd_lane_info info = {.num_renewals = 0};
+    double until_ms = service_now_ms() + 40000;
+    while (info.num_renewals == 0) {
+        CHECK(service_now_ms() < until_ms, "no worker took the lane over");
+        EXPECT(TOPKD_OK, topkd_lane_info(fixture.lane, &info));
+        service_sleep_ms(1);
+    }
+    EXPECT(TOPKD_OK, topkd_lane_check(fixture.lane));
+    run_batches(&fixture, options->rounds, options->seed);
+    EXPECT(TOPKD_OK, topkd_lane_info(fixture.lane, &info));
+    CHECK(info.num_failed == 0, "%llu steps failed that nobody asked for",
+          (unsigned long long)info.num_failed);
+    fixture_close(&fixture);
+}
+
 /* One step of the graph that was captured at the start: answered within two seconds, come what may.
  */
 static bool step_ends(struct fixture *fixture, CUgraphExec exec, int source)
