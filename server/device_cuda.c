@@ -283,40 +283,12 @@ static void warn_without_mps(struct device_cuda *cuda)
                  cuda->name);
 }
 
-/* The streams that must not share a hardware queue, before all others; of them first those that
- * mailboxes must never stand in the way of. */
-static enum topkd_status streams_open(struct device_cuda *cuda, char *detail)
-{
-    CUstream *side[] = {&cuda->mailbox_stream, &cuda->routes_stream, &cuda->capture_stream};
-    CUresult result = CUDA_SUCCESS;
-    for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
-        result = cuda->driver->cuStreamCreate(side[i], CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS)
-        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make streams", detail);
-    enum topkd_status status =
-        cuda_track_init(cuda, &cuda->canary.track, CUDA_TRACK_CANARY, detail);
-    for (uint32_t i = 0; i < cuda->mailboxes_max && status == TOPKD_OK; i++)
-        status = cuda_track_init(cuda, &cuda->mailbox_tracks[i], CUDA_TRACK_MAILBOX, detail);
-    return status;
-}
-
 static enum topkd_status steps_open(char *detail)
 {
     char reason[TOPK_DETAIL_SIZE] = "";
     if (topk_cuda_step_load(reason) == TOPK_OK)
         return TOPKD_OK;
     return detail_set(detail, TOPKD_E_UNSUPPORTED, "cannot load the kernels of lanes: %s", reason);
-}
-
-static void streams_close(struct device_cuda *cuda)
-{
-    CUstream side[] = {cuda->mailbox_stream, cuda->routes_stream, cuda->capture_stream};
-    for (uint32_t i = 0; i < CUDA_MAILBOXES_MAX; i++)
-        cuda_track_fini(&cuda->mailbox_tracks[i]);
-    for (uint32_t i = 0; i < 3 && !cuda->is_faulted; i++) {
-        if (side[i] != NULL)
-            cuda->driver->cuStreamDestroy(side[i]);
-    }
 }
 
 /* Counters of rows, and where they are copied to. */
@@ -351,7 +323,7 @@ static void cuda_close(struct device *device)
         free(cuda->lanes[i]);
     }
     topkd_assert(cuda->num_mailboxes == 0);
-    streams_close(cuda);
+    cuda_queues_close(cuda);
     fd_channel_close(cuda->channel);
     if (cuda->context != NULL && !cuda->is_faulted) {
         if (cuda->h_routes != NULL)
@@ -395,7 +367,7 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     if (status == TOPKD_OK)
         status = channel_open(cuda, config, detail);
     if (status == TOPKD_OK)
-        status = streams_open(cuda, detail);
+        status = cuda_queues_open(cuda, detail);
     if (status == TOPKD_OK)
         status = routes_open(cuda, detail);
     if (status == TOPKD_OK)

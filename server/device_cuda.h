@@ -7,7 +7,7 @@
  *   device_cuda_track.c   a stream with what its work needs: descriptors, workspace, end marks
  *   device_cuda_mailbox.c lanes of clients: opening and closing
  *   device_cuda_arm.c     their steps, armed ahead; pauses, so that memory can be freed
- *   device_cuda_queues.c  how many mailboxes may wait; waits for streams beside them
+ *   device_cuda_queues.c  streams with hardware queues of their own; how many mailboxes may wait
  *   device_cuda_poll.c    the thread that sees work end, semaphores rise and steps go by
  *   device_cuda_memory.c  semaphore pages and arenas; client memory by IPC handle or descriptors
  *   device_cuda_driver.c  libcuda, loaded at run time
@@ -389,6 +389,12 @@ void cuda_quiet_end(struct device_cuda *cuda);
 bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns);
 
 /* ---- device_cuda_queues.c -------------------------------------------------------------------- */
+
+/* Makes the streams that must not share a hardware queue, before all others; of them first those
+ * that mailboxes must never stand in the way of: pauses, counters, captures, the canary. */
+enum topkd_status cuda_queues_open(struct device_cuda *cuda, char *detail);
+/* Nothing of them is on the device. The canary's track is canary_close's. */
+void cuda_queues_close(struct device_cuda *cuda);
 
 /* Lowers mailboxes_max to what the hardware queues hold: so many streams wait, and the side streams
  * still go on. Before anything else runs; says in the log what came out. */

@@ -1,5 +1,5 @@
-/* Hardware queues: how many mailboxes may wait, found out at the start; and waits for streams of
- * the worker's own while mailboxes do. */
+/* Hardware queues: streams that have one of their own; how many mailboxes may wait, found out at
+ * the start; and waits for streams of the worker's own while mailboxes do. */
 #include "device_cuda.h"
 
 #include "detail.h"
@@ -44,6 +44,34 @@ CUresult cuda_stream_wait(struct device_cuda *cuda, CUstream stream, uint64_t ti
     if (is_quiet)
         cuda_quiet_end(cuda);
     return result;
+}
+
+/* ---- The streams that have queues of their own ----------------------------------------------- */
+
+enum topkd_status cuda_queues_open(struct device_cuda *cuda, char *detail)
+{
+    CUstream *side[] = {&cuda->mailbox_stream, &cuda->routes_stream, &cuda->capture_stream};
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < 3 && result == CUDA_SUCCESS; i++)
+        result = cuda->driver->cuStreamCreate(side[i], CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS)
+        return cuda_fail(cuda, result, TOPKD_E_SYSTEM, "cannot make streams", detail);
+    enum topkd_status status =
+        cuda_track_init(cuda, &cuda->canary.track, CUDA_TRACK_CANARY, detail);
+    for (uint32_t i = 0; i < cuda->mailboxes_max && status == TOPKD_OK; i++)
+        status = cuda_track_init(cuda, &cuda->mailbox_tracks[i], CUDA_TRACK_MAILBOX, detail);
+    return status;
+}
+
+void cuda_queues_close(struct device_cuda *cuda)
+{
+    CUstream side[] = {cuda->mailbox_stream, cuda->routes_stream, cuda->capture_stream};
+    for (uint32_t i = 0; i < CUDA_MAILBOXES_MAX; i++)
+        cuda_track_fini(&cuda->mailbox_tracks[i]);
+    for (uint32_t i = 0; i < 3 && !cuda->is_faulted; i++) {
+        if (side[i] != NULL)
+            cuda->driver->cuStreamDestroy(side[i]);
+    }
 }
 
 /* ---- The check at the start ------------------------------------------------------------------ */
