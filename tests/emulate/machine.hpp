@@ -96,6 +96,14 @@ struct shared_piece {
     uint32_t window, size_bytes;
 };
 
+/* What a block's dynamic shared memory held when copies last looked, and which fence was the last
+ * then, for every 16 bytes: so that writes by threads are seen that no fence orders before a copy.
+ */
+struct shadow {
+    std::vector<char> bytes;
+    std::vector<uint32_t> fences;
+};
+
 struct block {
     struct cluster *cluster;
     struct grid *grid;
@@ -106,8 +114,8 @@ struct block {
     std::vector<struct shared_piece> pieces; /* the first is the dynamic one */
     std::unordered_map<const void *, void *> objects;
     struct barrier barriers[BLOCK_BARRIERS];
-    uint64_t fences; /* before copies, so far */
-    std::vector<struct copied> copied;
+    uint32_t fences; /* before copies, so far */
+    struct shadow shadow;
     std::vector<struct warp> warps;
     std::unique_ptr<thread[]> threads;
     uint32_t footprint_bytes; /* of shared memory, for residency */
@@ -131,13 +139,6 @@ struct grid {
     {
         return next == order.size() && num_running == 0;
     }
-};
-
-/* What bulk copies left in a block's shared memory, to see writes that no fence ordered. */
-struct copied {
-    char *memory;
-    std::vector<char> bytes;
-    uint64_t fences;
 };
 
 /* Something that happens by itself, in its own time. */

@@ -5,7 +5,8 @@
  *   select_random [--cases N | --seconds N] [--first N] [--family NAME]
  *
  * --cases: so many from --first on (0), the same each time; --seconds: until so much time has
- * passed. A failure prints what repeats it alone. TOPKD_TEST_SEED draws other cases.
+ * passed. A failure prints what repeats it alone; after a few it stops. TOPKD_TEST_SEED draws other
+ * cases.
  */
 #include "emulate.h"
 #include "select_gpu.h"
@@ -16,6 +17,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DRAWS_MAX 200 /* of a shape, until one is served */
+#define FAILURES_MAX 3
 
 /* A policy, and how often it was tried. */
 struct policy {
@@ -75,7 +77,7 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
     spec.inputs.seed = inputs_rng_next(rng);
     spec.inputs.width = draw_width(rng, family);
     /* Few scores a case; at times more rows than blocks. */
-    uint32_t rows_max = spec.inputs.width > 20000 ? 3 : (spec.inputs.width > 2000 ? 9 : 40);
+    uint32_t rows_max = spec.inputs.width > 20000 ? 4 : (spec.inputs.width > 2000 ? 14 : 40);
     spec.inputs.num_rows = 1 + (int32_t)inputs_rng_below(rng, rows_max);
     spec.inputs.row_stride = spec.inputs.width + (int32_t)inputs_rng_below(rng, 6);
     spec.offset = (int32_t)inputs_rng_below(rng, 17);
@@ -210,7 +212,8 @@ int main(int argc, char **argv)
     }
     uint64_t number = first, num_failed = 0;
     const time_t start = time(NULL);
-    while (seconds > 0 ? time(NULL) - start < (time_t)seconds : number - first < cases) {
+    while (num_failed < FAILURES_MAX &&
+           (seconds > 0 ? time(NULL) - start < (time_t)seconds : number - first < cases)) {
         emulate_case(number);
         num_failed += run_numbered(number++) ? 0 : 1;
     }

@@ -24,6 +24,7 @@ namespace
 {
 
 constexpr uint32_t WINDOW_FIRST = 1024; /* what is below is the system's */
+constexpr uint32_t COPY_UNIT = 16;      /* bytes: of sizes and addresses of bulk copies */
 constexpr uint32_t RANK_SHIFT = 24;     /* addresses in other blocks: rank + 1 above the window's */
 
 /* A piece of memory of its own, so that AddressSanitizer sees its ends. Its contents are void. */
@@ -56,25 +57,38 @@ char *place_of(struct block &block, uint32_t window, uint32_t size_bytes, struct
          block.index.x);
 }
 
-/* Nobody else may be at what a copy will write. */
+/* Notes what `size_bytes` of dynamic shared memory hold, as of now. */
+void note(struct block &block, const char *memory, uint32_t size_bytes)
+{
+    const size_t first = (size_t)(memory - block.pieces[0].memory);
+    memcpy(block.shadow.bytes.data() + first, memory, size_bytes);
+    for (size_t i = first / COPY_UNIT; i < (first + size_bytes) / COPY_UNIT; i++) {
+        block.shadow.fences[i] = block.fences;
+    }
+}
+
+/* What threads wrote where a copy will write must have been fenced since. */
 void check_fence(struct block &block, const char *to, uint32_t size_bytes, struct site here)
 {
-    for (size_t i = 0; i < block.copied.size();) {
-        struct copied &one = block.copied[i];
-        const char *begin = std::max(to, (const char *)one.memory);
-        const char *end = std::min(to + size_bytes, (const char *)one.memory + one.bytes.size());
-        if (begin >= end) {
-            i++;
-            continue;
-        }
-        const bool written =
-            memcmp(begin, one.bytes.data() + (begin - one.memory), (size_t)(end - begin)) != 0;
-        if (written && one.fences == block.fences) {
-            fail(here, "a bulk copy to shared memory that threads wrote after the copy before, "
+    const struct shared_piece &dynamic = block.pieces[0];
+    if (to < dynamic.memory || to + size_bytes > dynamic.memory + dynamic.size_bytes) {
+        fail(here, "a bulk copy to shared memory that is not the dynamic one");
+    }
+    struct shadow &shadow = block.shadow;
+    if (shadow.bytes.empty()) { /* the first copy */
+        const uint32_t whole = dynamic.size_bytes / COPY_UNIT * COPY_UNIT;
+        shadow.bytes.resize(whole);
+        shadow.fences.resize(whole / COPY_UNIT);
+        note(block, dynamic.memory, whole);
+        return;
+    }
+    const size_t first = (size_t)(to - dynamic.memory);
+    for (size_t at = first; at < first + size_bytes; at += COPY_UNIT) {
+        if (shadow.fences[at / COPY_UNIT] == block.fences &&
+            memcmp(dynamic.memory + at, shadow.bytes.data() + at, COPY_UNIT) != 0) {
+            fail(here, "a bulk copy to shared memory that threads wrote since the copy before, "
                        "without a fence between (fence.proxy.async)");
         }
-        block.copied[i] = std::move(block.copied.back());
-        block.copied.pop_back();
     }
 }
 
@@ -155,13 +169,13 @@ void copy_bulk(void *shared, const void *global, uint32_t bytes, uint64_t *barri
     place_of(block, shared_address(shared, here), bytes, here);
     shared_address(barrier, here);
     check_global(global, bytes, here);
-    check_fence(block, static_cast<char *>(shared), bytes, here);
     for (const struct event &event : machine.events) {
         if (event.from != nullptr && event.to < static_cast<char *>(shared) + bytes &&
             static_cast<char *>(shared) < event.to + event.size_bytes) {
             fail(here, "a bulk copy to shared memory that another one still writes");
         }
     }
+    check_fence(block, static_cast<char *>(shared), bytes, here);
     memset(shared, 0x7f, bytes); /* void until the copy ends: high scores, which would be seen */
     ASAN_POISON_MEMORY_REGION(shared, bytes);
     add_event({0, &block, barrier, static_cast<char *>(shared), static_cast<const char *>(global),
@@ -184,9 +198,7 @@ void event_happens(struct event event)
     } else {
         ASAN_UNPOISON_MEMORY_REGION(event.to, event.size_bytes);
         memcpy(event.to, event.from, event.size_bytes);
-        event.block->copied.push_back({event.to,
-                                       std::vector<char>(event.to, event.to + event.size_bytes),
-                                       event.block->fences});
+        note(*event.block, event.to, event.size_bytes);
     }
     mbarrier_complete(event.mbarrier, *event.block, event.size_bytes);
 }

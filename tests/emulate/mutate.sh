@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Do the tests on the model see faults in the kernels? Makes each fault below in a copy of the
+# kernels, compiles and runs emulate_random with it, and tells who saw it: the oracle (a wrong
+# answer), the model (an error that it reports) or a signal. For developers: minutes of computing.
+#
+#   tests/emulate/mutate.sh [--cases N] [NAME...]
+#
+# Exit code: 0 all faults were seen, 1 one was not, 2 usage, or a fault that can no longer be made.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cases=200
+
+# name | family | file | what stands there (a basic regular expression, in one line) | in its place
+faults=$(cat <<'END'
+barrier_after_counts|row|row.cu|    block_sync<THREADS>();\n    uint32_t high_bin|    uint32_t high_bin
+barrier_in_find_rank|row|rank.cuh|shared.totals\[warp_index()\] = own;\n    }\n    block_sync<THREADS>();|shared.totals[warp_index()] = own;\n    }
+barrier_before_write|row|row_write.cuh|    block_sync<THREADS>();\n    sink_put_staged|    sink_put_staged
+take_one_less|row|row_write.cuh|(uint32_t)__popc(lanes \& lanes_below()) < take|(uint32_t)__popc(lanes \& lanes_below()) + 1 < take
+cut_one_higher|plain|plain.cu|key > cut.key ?|key > cut.key + 1 ?
+bin_above_lost|plain|rank.cuh|            need -= found.above;|            need -= found.above + 1;
+length_one_more|plain|plain.cu|THREADS < length ? key_of|THREADS <= length ? key_of
+no_wait_for_full|tiles|stream_scan.cuh|    return __all_sync(WARP_ALL, full);|    return __all_sync(WARP_ALL, true);
+wait_gives_up|tiles|stream_scan.cuh|while (!full \&\& |while (false \&\& !full \&\& 
+no_wait_for_empty|tiles|stream.cu|            ring_wait(\&shared.ring.empty\[place.stage\], place.phase ^ 1);\n|
+no_fence_before_copy|tiles|stream_scan.cuh|    fence_before_copies();[^\n]*\n|
+no_arrival_at_empty|tiles|stream_scan.cuh|            mbarrier_arrive(\&shared.ring.empty\[place.stage\]);|
+edge_one_short|tiles|stream_scan.cuh|chunk + CHUNK <= end)|chunk + CHUNK <= end + 4)
+arrivals_not_reset|split|stream_parts.cuh|            workspace.arrivals\[first_block\] = 0;[^\n]*\n|
+slots_of_rows_meet|tiles|stream_scan.cuh|return part == 0 ? 2 \* first_block + 1|return part == 0 ? 2 * first_block
+parts_miscounted|tiles|share.cuh|- segment.first_block + 1;|- segment.first_block;
+bound_too_high|tiles|frontier.cuh|key_floor_bits(selection.key + 1));|key_floor_bits(selection.key + 2));
+cluster_no_exchange_wait|cluster|cluster_finish.cuh|    ring_wait(\&shared.met, phase);|
+cluster_leaves_early|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();|    block_sync<THREADS>();
+cluster_no_last_barrier|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();[^\n]*|    cluster_wait();
+cluster_no_mend|cluster|cluster_admit.cuh|        mend_run<RUN>(row, run);|
+cluster_equal_once_more|cluster|cluster_finish.cuh|merged\[i + before\] = make_uint2|merged[i + before + 1] = make_uint2
+END
+)
+
+usage() {
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+}
+
+# one_fault NAME FAMILY FILE FROM TO: prints what saw it.
+one_fault() {
+    local name=$1 family=$2 file=$work/kernels/cuda/$3 status=0
+    sed -z "s@$4@$5@" "$root/kernels/cuda/$3" >"$file"
+    if cmp -s "$root/kernels/cuda/$3" "$file"; then
+        echo "$name: $3 has changed, so that this fault cannot be made; look at mutate.sh" >&2
+        return 2
+    fi
+    cmake --build "$work/build" --target emulate_random_sm90 >"$work/log" 2>&1 || {
+        echo "$name: does not compile:" >&2
+        tail -20 "$work/log" >&2
+        return 2
+    }
+    TOPKD_EMULATE_DEVICE=$device timeout 600 "$work/build/bin/emulate_random_sm90" --family "$family" \
+        --cases "$cases" >"$work/log" 2>&1 || status=$?
+    cp "$root/kernels/cuda/$3" "$file"
+    case $status in
+    0) echo "NOT SEEN $name ($family, $cases cases)" && return 1 ;;
+    1) echo "seen     $name by the oracle: $(grep -m1 FAILED "$work/log" | cut -c1-90)" ;;
+    3) echo "seen     $name by the model: $(grep -m1 emulate: "$work/log" | cut -c1-90)" ;;
+    *) echo "seen     $name, exit code $status" ;;
+    esac
+}
+
+main() {
+    local wanted=() name family file from to failed=0 result
+    while (($# > 0)); do
+        case $1 in
+        --cases) cases=$2 && shift ;;
+        -h | --help) usage && return ;;
+        -*) usage >&2 && return 2 ;;
+        *) wanted+=("$1") ;;
+        esac
+        shift
+    done
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    (cd "$root" && git ls-files -z | xargs -0 cp --parents -t "$work")
+    cmake -S "$work" -B "$work/build" -G Ninja -DTOPKD_CUDA=OFF -DTOPKD_BENCH=OFF >"$work/log"
+    while IFS='|' read -r name family file from to; do
+        if ((${#wanted[@]} > 0)) && [[ " ${wanted[*]} " != *" $name "* ]]; then
+            continue
+        fi
+        device=sm90
+        [[ $family != cluster ]] || device=sm90-18
+        result=0
+        one_fault "$name" "$family" "$file" "$from" "$to" || result=$?
+        ((result <= failed)) || failed=$result
+    done <<<"$faults"
+    return "$failed"
+}
+
+main "$@"
