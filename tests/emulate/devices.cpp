@@ -25,17 +25,28 @@ constexpr const char *DEFAULT_DEVICE = EMULATE_ARCHITECTURE >= 900 ? "sm90" : "s
 
 bool known;
 
-void begin()
+void seed_with(uint64_t seed)
+{
+    machine.seed = machine.random.state = seed;
+}
+
+} // namespace
+
+namespace emulate
+{
+
+void device_begin()
 {
     if (known) {
         return;
     }
     const char *device = getenv("TOPKD_EMULATE_DEVICE"), *seed = getenv("TOPKD_EMULATE_SEED");
     emulate_device(device != nullptr ? device : DEFAULT_DEVICE);
-    emulate_seed(seed != nullptr ? strtoull(seed, nullptr, 0) : 1);
+    machine.soonest = UINT64_MAX;
+    seed_with(seed != nullptr ? strtoull(seed, nullptr, 0) : 1);
 }
 
-} // namespace
+} // namespace emulate
 
 extern "C" {
 
@@ -62,8 +73,8 @@ void emulate_device(const char *name)
 
 void emulate_seed(uint64_t seed)
 {
-    machine.seed = machine.random.state = seed;
-    machine.soonest = machine.events.empty() ? UINT64_MAX : machine.soonest;
+    emulate::device_begin();
+    seed_with(seed);
 }
 
 void emulate_case(uint64_t number)
@@ -73,7 +84,7 @@ void emulate_case(uint64_t number)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    begin();
+    emulate::device_begin();
     *count = 1;
     return cudaSuccess;
 }
@@ -86,7 +97,7 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    begin();
+    emulate::device_begin();
     if (device != 0) {
         return cudaErrorInvalidDevice;
     }

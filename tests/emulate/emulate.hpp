@@ -26,12 +26,11 @@ namespace emulate
 struct site {
     const char *file;
     int line;
-};
-#define EMULATE_HERE                                                                               \
-    emulate::site                                                                                  \
-    {                                                                                              \
-        __builtin_FILE(), __builtin_LINE()                                                         \
+    constexpr site(const char *file_ = nullptr, int line_ = 0) : file(file_), line(line_)
+    {
     }
+};
+#define EMULATE_HERE emulate::site(__builtin_FILE(), __builtin_LINE())
 
 enum class warp_op : uint8_t {
     sync,

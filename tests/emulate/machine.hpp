@@ -177,6 +177,11 @@ struct machine {
 
 extern struct machine machine;
 
+/* ---- devices.cpp ----------------------------------------------------------------------------- */
+
+/* Pretends the device that the environment names, unless one is pretended. */
+void device_begin();
+
 /* ---- scheduler.cpp --------------------------------------------------------------------------- */
 
 /* Runs grids side by side until one of them ends. */

@@ -13,7 +13,7 @@ cases=200
 
 # name | family | file | what stands there (a basic regular expression, in one line) | in its place
 faults=$(cat <<'END'
-barrier_after_counts|row|row.cu|    block_sync<THREADS>();\n    uint32_t high_bin|    uint32_t high_bin
+barrier_after_counts|row|rank.cuh|        count_keys(source, low, high, shift, bins);\n        block_sync<THREADS>();|        count_keys(source, low, high, shift, bins);
 barrier_in_find_rank|row|rank.cuh|shared.totals\[warp_index()\] = own;\n    }\n    block_sync<THREADS>();|shared.totals[warp_index()] = own;\n    }
 barrier_before_write|row|row_write.cuh|    block_sync<THREADS>();\n    sink_put_staged|    sink_put_staged
 take_one_less|row|row_write.cuh|(uint32_t)__popc(lanes \& lanes_below()) < take|(uint32_t)__popc(lanes \& lanes_below()) + 1 < take

@@ -180,6 +180,7 @@ struct function &function_of(const void *kernel)
 
 cudaError_t enqueue(const void *kernel, const struct launch &launch, cudaStream_t stream)
 {
+    device_begin();
     const struct function &function = function_of(kernel);
     const uint32_t cluster = launch.cluster_blocks;
     const bool fits = launch.dynamic_bytes <= (uint32_t)function.dynamic_bytes_max &&

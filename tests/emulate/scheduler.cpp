@@ -112,6 +112,12 @@ bool thread_ended(struct thread &thread)
 {
     struct block &block = *thread.block;
     struct cluster &cluster = *block.cluster;
+    for (const struct gathering &one : thread.warp->gatherings) {
+        if ((one.mask >> thread.lane & 1u) != 0) {
+            fail(one.where, "lane %u of thread %u's warp has ended, but others wait for it",
+                 thread.lane, thread.index);
+        }
+    }
     cluster.num_threads--;
     block.num_ended++;
     if (block.num_ended == block.num_threads) {
