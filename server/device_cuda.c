@@ -422,11 +422,18 @@ static void cuda_info(const struct device *device, struct device_info *info_p)
     memcpy(info_p->name, cuda->name, sizeof(info_p->name));
 }
 
+void cuda_routes_lock(struct device_cuda *cuda)
+{
+    __atomic_fetch_add(&cuda->routes_wanted, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&cuda->routes_mutex);
+    __atomic_fetch_sub(&cuda->routes_wanted, 1, __ATOMIC_SEQ_CST);
+}
+
 static void cuda_routes(const struct device *device, struct topk_routes *routes_p)
 {
     struct device_cuda *cuda = device_cuda_of((struct device *)device);
     const struct cuda_driver *driver = cuda->driver;
-    pthread_mutex_lock(&cuda->routes_mutex);
+    cuda_routes_lock(cuda);
     if (!__atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED) &&
         driver->cuStreamQuery(cuda->routes_stream) == CUDA_SUCCESS &&
         driver->cuMemcpyDtoHAsync(cuda->h_routes, cuda->d_routes, sizeof(*routes_p),

@@ -234,6 +234,7 @@ struct device_cuda {
 
     CUdeviceptr d_routes;
     pthread_mutex_t routes_mutex; /* guards the stream and the copy below */
+    uint32_t routes_wanted;       /* who waits for it and must not wait long; atomic */
     CUstream routes_stream;
     struct topk_routes *h_routes; /* pinned: as last read */
     void *h_scratch;              /* pinned, 64 bytes */
@@ -284,6 +285,11 @@ void cuda_enter(struct device_cuda *cuda);
  */
 enum topkd_status cuda_fail(struct device_cuda *cuda, CUresult result, enum topkd_status otherwise,
                             const char *what, char *detail);
+
+/* ---- device_cuda.c --------------------------------------------------------------------------- */
+
+/* Takes the mutex of the routes' stream ahead of those that clear memory on it. Any thread. */
+void cuda_routes_lock(struct device_cuda *cuda);
 
 /* ---- device_cuda_graph.c --------------------------------------------------------------------- */
 

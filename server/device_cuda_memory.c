@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Choice: bytes of an arena cleared at a time; some microseconds of a GPU. */
 #define CLEAR_BYTES (UINT64_C(8) << 20)
+#define GIVE_WAY_NS 20000 /* choice: pause of who clears while another wants the stream */
 
 static uint64_t round_up(uint64_t value, uint64_t unit)
 {
@@ -74,13 +76,18 @@ static enum topkd_status page_make(struct device_cuda *cuda, struct shared_cuda 
 }
 
 /* What another process left there is not for this client. In slices, because Stats on the loop's
- * thread reads the routes under the same mutex. */
+ * thread reads the routes under the same mutex; a mutex alone lets the one who just had it have it
+ * again, so who clears gives way. */
 static CUresult clear(struct device_cuda *cuda, CUdeviceptr address, uint64_t size_bytes)
 {
     CUresult result = CUDA_SUCCESS;
     uint64_t slice_bytes;
     for (uint64_t at = 0; at < size_bytes && result == CUDA_SUCCESS; at += slice_bytes) {
         slice_bytes = size_bytes - at < CLEAR_BYTES ? size_bytes - at : CLEAR_BYTES;
+        while (__atomic_load_n(&cuda->routes_wanted, __ATOMIC_SEQ_CST) > 0) {
+            const struct timespec pause = {.tv_nsec = GIVE_WAY_NS};
+            (void)nanosleep(&pause, NULL);
+        }
         pthread_mutex_lock(&cuda->routes_mutex);
         result = cuda->driver->cuMemsetD8Async(address + at, 0, slice_bytes, cuda->routes_stream);
         if (result == CUDA_SUCCESS)
@@ -362,7 +369,7 @@ static enum topkd_status read_ends(struct device_cuda *cuda, const struct memory
                                    char *detail)
 {
     const struct cuda_driver *driver = cuda->driver;
-    pthread_mutex_lock(&cuda->routes_mutex);
+    cuda_routes_lock(cuda);
     void *scratch = cuda->h_scratch;
     CUresult result = driver->cuMemcpyDtoHAsync(scratch, memory->address, 1, cuda->routes_stream);
     if (result == CUDA_SUCCESS)
