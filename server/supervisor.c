@@ -337,6 +337,10 @@ static int open_loop(struct supervisor *supervisor)
         error = uv_signal_start(&supervisor->signals[i], on_signal, signal_numbers[i]);
         topkd_assert(error == 0);
     }
+    sigset_t reload; /* main() has held it back */
+    sigemptyset(&reload);
+    sigaddset(&reload, SIGHUP);
+    sigprocmask(SIG_UNBLOCK, &reload, NULL);
     return 0;
 }
 

@@ -59,6 +59,8 @@ class Events:
             pass
 
     def event_reload(self):
+        if not self.worker():  # so young that it does not look for signals yet
+            return
         kind = self.rng.randrange(4)
         if kind == 0:  # refused as a whole
             self.write_config(extra=["nonsense: {of: 1}"])

@@ -90,7 +90,8 @@ def python_alone(client: topkd.Client, scores: Any, k: int, nothing: Any) -> flo
     """Processor time of a call in microseconds."""
     session = client._session
     library = session.library
-    session.library = Standing(library, nothing)
+    standing: Any = Standing(library, nothing)
+    session.library = standing
     client._recent.clear()  # it has the other function at hand
     best = float("inf")
     try:

@@ -36,7 +36,7 @@ def make_recent(
     session: Session, scores: Any, options: tuple[Any, ...], call: Call, result_shape: tuple[int, ...]
 ) -> Recent:
     """The last selection from one array."""
-    alive = weakref.ref(scores)
+    alive: Callable[[], Any] = weakref.ref(scores)
     shape, strides, dtype = scores.shape, scores.strides, scores.dtype
     numpy = sys.modules["numpy"]
     ndarray, int32, float32 = numpy.ndarray, numpy.dtype("i4"), numpy.dtype("f4")
