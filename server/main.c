@@ -63,11 +63,6 @@ static int check_config(const struct options *options)
 {
     static struct settings settings;
     static struct settings_report report;
-    /* A change of the file from here on is answered when the supervisor looks for signals. */
-    sigset_t reload;
-    sigemptyset(&reload);
-    sigaddset(&reload, SIGHUP);
-    sigprocmask(SIG_BLOCK, &reload, NULL);
     enum topkd_status status = options_settings(options, &settings, &report);
     if (options->json) {
         printf("{\"file\": ");
@@ -113,6 +108,8 @@ static int run_supervisor(const struct options *options)
 {
     static struct settings settings;
     static struct settings_report report;
+    /* A change of the file from here on is answered when the supervisor looks for signals. */
+    system_hold_reload(true);
     enum topkd_status status = options_settings(options, &settings, &report);
     if (status == TOPKD_OK)
         status = settings_resolve_directory(&settings, &report);

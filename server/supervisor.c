@@ -337,10 +337,7 @@ static int open_loop(struct supervisor *supervisor)
         error = uv_signal_start(&supervisor->signals[i], on_signal, signal_numbers[i]);
         topkd_assert(error == 0);
     }
-    sigset_t reload; /* main() has held it back */
-    sigemptyset(&reload);
-    sigaddset(&reload, SIGHUP);
-    sigprocmask(SIG_UNBLOCK, &reload, NULL);
+    system_hold_reload(false); /* as main() does */
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,14 @@ uint64_t system_epoch(void)
     uint64_t epoch = (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
     last = epoch > last ? epoch : last + 1;
     return last;
+}
+
+void system_hold_reload(bool is_held)
+{
+    sigset_t reload;
+    sigemptyset(&reload);
+    sigaddset(&reload, SIGHUP);
+    sigprocmask(is_held ? SIG_BLOCK : SIG_UNBLOCK, &reload, NULL);
 }
 
 void system_prepare_descriptors(void)

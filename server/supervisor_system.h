@@ -20,6 +20,10 @@ uint64_t system_epoch(void);
 /* Raises the limit of open descriptors to what is allowed, opens missing standard ones. */
 void system_prepare_descriptors(void);
 
+/* Holds SIGHUP back, or lets it come: before the supervisor looks for signals it would end the
+ * process. One that was held back comes when it is let in. */
+void system_hold_reload(bool is_held);
+
 /* Copies the settings as text into a descriptor that nobody can change any more. The descriptor
  * (close-on-exec), or -errno. */
 int system_seal_settings(const struct settings *settings);

@@ -164,6 +164,23 @@ reload_takes_live_settings_and_names_the_others() {
     stop 0
 }
 
+reload_while_the_file_is_read_is_answered() {
+    local settings
+    settings=$(<"$config")
+    rm "$config"
+    mkfifo "$config"
+    start
+    exec 9>"$config" # returns once the daemon has opened it, and keeps it reading
+    rm "$config"
+    write_config 'log: {level: debug}'
+    kill -HUP "$daemon"
+    echo "$settings" >&9
+    exec 9>&-
+    wait_until "the daemon to be ready or dead" ready_or_dead 0
+    wait_until "the reload" logged 'reload applied=1 need_restart=0'
+    stop 0
+}
+
 reload_of_a_wrong_file_changes_nothing() {
     local epoch
     start_ready
