@@ -1,5 +1,6 @@
 /* Discovery: what the supervisor answers on <socket.directory>/topkd.sock. */
 #include "detail.h"
+#include "gate.h"
 #include "log.h"
 #include "supervisor_internal.h"
 #include "supervisor_system.h"
@@ -157,10 +158,8 @@ static enum topkd_status answer(struct supervisor *supervisor, const struct peer
 
 static bool is_allowed(const struct supervisor *supervisor, const struct endpoint_pipe *pipe)
 {
-    const struct peer *peer = endpoint_pipe_peer(pipe);
-    return peer->uid >= 0 && peer->gid >= 0 &&
-           settings_allow(&supervisor->settings.access, geteuid(), (uid_t)peer->uid,
-                          (gid_t)peer->gid, endpoint_pipe_groups(pipe));
+    return gate_allows(&supervisor->settings.access, geteuid(), endpoint_pipe_peer(pipe),
+                       endpoint_pipe_groups(pipe));
 }
 
 /* Fills supervisor->reply for the bytes of one message. */
