@@ -24,6 +24,12 @@ uint64_t cuda_now_ns(void)
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
+void cuda_pause_ns(uint64_t pause_ns)
+{
+    const struct timespec pause = {.tv_nsec = (long)pause_ns};
+    (void)nanosleep(&pause, NULL);
+}
+
 void cuda_enter(struct device_cuda *cuda)
 {
     cuda->driver->cuCtxSetCurrent(cuda->context);

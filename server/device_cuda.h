@@ -275,6 +275,8 @@ static inline struct device_cuda *device_cuda_of(struct device *device)
 }
 
 uint64_t cuda_now_ns(void);
+/* Less than a second. */
+void cuda_pause_ns(uint64_t pause_ns);
 
 /* Makes the context current on the calling thread; every entry from another thread needs it. */
 void cuda_enter(struct device_cuda *cuda);

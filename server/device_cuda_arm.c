@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 /* Choices: how long the poller rests while steps are armed (a third of what two launches last at
  * 20,000 steps a second), while something changes hands, and while every mailbox is disarmed (the
@@ -292,8 +291,7 @@ bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns)
     cuda->num_pauses += is_pause;
     while (waits && waited_ns <= timeout_ns) {
         pthread_mutex_unlock(&cuda->mutex);
-        const struct timespec pause = {.tv_nsec = QUIET_LOOK_NS};
-        (void)nanosleep(&pause, NULL);
+        cuda_pause_ns(QUIET_LOOK_NS);
         waited_ns = cuda_now_ns() - from_ns;
         if (!is_said && waited_ns > QUIET_SLOW_NS) {
             is_said = true;

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Choices: how often one looks whether the stream has gone on; by when the GPU has begun with a new
@@ -20,12 +19,6 @@
 #define LOOK_NS 5000
 #define TAKE_NS UINT64_C(2000000000)
 #define BEHIND_NS UINT64_C(20000000)
-
-static void look_again(void)
-{
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
-    (void)nanosleep(&pause, NULL);
-}
 
 /* ---- The client's file ----------------------------------------------------------------------- */
 
@@ -231,7 +224,7 @@ static enum topkd_status await_taken(struct device_mailbox *mailbox, char *detai
                               "run one daemon a GPU",
                               TAKE_NS / 1000000, num_others);
         }
-        look_again();
+        cuda_pause_ns(LOOK_NS);
     }
 }
 
@@ -303,7 +296,7 @@ void cuda_mailbox_close(struct device *device, struct device_mailbox *mailbox)
         /* Perhaps its stream stands behind others that wait. */
         if (!is_quiet && cuda_now_ns() - from_ns > BEHIND_NS)
             is_quiet = cuda_quiet_within(cuda, TAKE_NS);
-        look_again();
+        cuda_pause_ns(LOOK_NS);
     }
     if (is_quiet)
         cuda_quiet_end(cuda);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Choice: bytes of an arena cleared at a time; some microseconds of a GPU. */
@@ -84,10 +83,8 @@ static CUresult clear(struct device_cuda *cuda, CUdeviceptr address, uint64_t si
     uint64_t slice_bytes;
     for (uint64_t at = 0; at < size_bytes && result == CUDA_SUCCESS; at += slice_bytes) {
         slice_bytes = size_bytes - at < CLEAR_BYTES ? size_bytes - at : CLEAR_BYTES;
-        while (__atomic_load_n(&cuda->routes_wanted, __ATOMIC_SEQ_CST) > 0) {
-            const struct timespec pause = {.tv_nsec = GIVE_WAY_NS};
-            (void)nanosleep(&pause, NULL);
-        }
+        while (__atomic_load_n(&cuda->routes_wanted, __ATOMIC_SEQ_CST) > 0)
+            cuda_pause_ns(GIVE_WAY_NS);
         pthread_mutex_lock(&cuda->routes_mutex);
         result = cuda->driver->cuMemsetD8Async(address + at, 0, slice_bytes, cuda->routes_stream);
         if (result == CUDA_SUCCESS)

@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 /* Choices: how long the thread looks without a pause after something happened (a decoding step of a
  * model comes every few milliseconds), the pause afterwards, and how often a device that keeps
@@ -128,12 +127,6 @@ static bool sleep_idle(struct device_cuda *cuda)
     return goes_on;
 }
 
-static void pause_ns(long ns)
-{
-    const struct timespec pause = {.tv_nsec = ns};
-    (void)nanosleep(&pause, NULL);
-}
-
 /* 0 is no wish. */
 static uint64_t shorter(uint64_t pause_ns, uint64_t rest_ns)
 {
@@ -174,11 +167,11 @@ static void *poll_main(void *arg)
             check_alive(cuda);
         }
         if (is_helped(cuda, now_ns)) {
-            pause_ns((long)shorter(HELPED_NS, rest_ns));
+            cuda_pause_ns(shorter(HELPED_NS, rest_ns));
         } else if (now_ns - looker->happened_ns < SPIN_NS) {
             cpu_relax();
         } else if (is_busy || rest_ns > 0) {
-            pause_ns((long)(is_busy ? shorter(PAUSE_NS, rest_ns) : rest_ns));
+            cuda_pause_ns(is_busy ? shorter(PAUSE_NS, rest_ns) : rest_ns);
         } else {
             if (!sleep_idle(cuda))
                 return NULL;
@@ -201,7 +194,7 @@ void cuda_poller_pass(struct device_cuda *cuda)
         uint64_t num_turns = __atomic_fetch_add(&looker->num_turns, 0, __ATOMIC_SEQ_CST);
         while (num_turns % 2 == 1 &&
                __atomic_load_n(&looker->num_turns, __ATOMIC_SEQ_CST) == num_turns)
-            pause_ns(PAUSE_NS);
+            cuda_pause_ns(PAUSE_NS);
     }
 }
 

@@ -19,12 +19,6 @@
 #define LOOK_NS 20000 /* choice: pause between two looks */
 #define SPIN_NS UINT64_C(100000)
 
-static void rest(void)
-{
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
-    (void)nanosleep(&pause, NULL);
-}
-
 CUresult cuda_stream_wait(struct device_cuda *cuda, CUstream stream, uint64_t timeout_ns)
 {
     uint64_t from_ns = cuda_now_ns(), waited_ns = 0, asked_ns = 0;
@@ -39,7 +33,7 @@ CUresult cuda_stream_wait(struct device_cuda *cuda, CUstream stream, uint64_t ti
             asked_ns = cuda_now_ns() - from_ns;
         }
         if (waited_ns > SPIN_NS)
-            rest();
+            cuda_pause_ns(LOOK_NS);
     }
     if (is_quiet)
         cuda_quiet_end(cuda);
@@ -164,7 +158,7 @@ static bool go_on(const struct check *check, uint64_t value, CUresult *result_p)
         while (__atomic_load_n(&check->h_marks[i], __ATOMIC_ACQUIRE) < value) {
             if (cuda_now_ns() > until_ns)
                 return false;
-            rest();
+            cuda_pause_ns(LOOK_NS);
         }
     }
     return *result_p == CUDA_SUCCESS && !__atomic_load_n(&check->is_late, __ATOMIC_SEQ_CST);
