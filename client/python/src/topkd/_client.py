@@ -240,9 +240,10 @@ class Client:
         be named, it blocks until the result is written.)
 
         Args:
-            scores: float32, float16 or bfloat16 [rows, width] (rows may be further apart than width), or [width] for one
-                row. On the CPU device arrays of ``empty`` are read in place, others are copied. On a
-                GPU they are read where they are; their memory is registered once an allocation.
+            scores: float32, float16 or bfloat16 [rows, width] (rows may be further apart than
+                width), or [width] for one row. On the CPU device arrays of ``empty`` are read in
+                place, others are copied. On a GPU they are read where they are; their memory is
+                registered once an allocation.
             lengths: how many scores of each row are valid: None (all), one number for every row, a
                 sequence, or int32 [rows] on the host or the device. Below 0 counts as 0, above the
                 width as the width.
@@ -563,22 +564,14 @@ class Client:
 def _set_scores(call: Call, tensor: _tensors.Tensor) -> tuple[int, ...]:
     """Places the scores; returns the rows as a shape, () for one row without a dimension."""
     request = call.request
-    request.dtype = _tensors.check_scores(tensor)
-    if len(tensor.shape) == 1:
-        _tensors.check_vector(tensor, tensor.kind, tensor.shape[0], "scores")
-        rows, width = 1, tensor.shape[0]
-        stride = width
-        shape: tuple[int, ...] = ()
-    else:
-        width, stride = _tensors.check_matrix(tensor, tensor.kind, -1, "scores")
-        rows = tensor.shape[0]
-        shape = (rows,)
-    if not 0 < width <= _U32_MAX or rows > _U32_MAX:
+    scores = _tensors.Scores(tensor)
+    if not 0 < scores.width <= _U32_MAX or scores.rows > _U32_MAX:
         raise invalid(f"scores: shape {tuple(tensor.shape)}: rows have at least 1 score, and no size "
                       f"is above {_U32_MAX}")
-    request.rows = rows
-    request.width = width
+    request.dtype = scores.dtype
+    request.rows = scores.rows
+    request.width = scores.width
     call.hold(tensor)
-    if rows > 0:
-        call.place(request.scores, tensor, stride, "scores")
-    return shape
+    if scores.rows > 0:
+        call.place(request.scores, tensor, scores.stride, "scores")
+    return scores.shape

@@ -85,17 +85,10 @@ class _Request:
         self.args = _abi.SelectorArgs()
         self.cuda = scores.cuda
         self.keep: list[Any] = [scores.owner]
-        self.dtype = _tensors.check_scores(scores)
         self._item_bytes = _tensors.item_bytes(scores.kind)
-        if len(scores.shape) == 1:
-            _tensors.check_vector(scores, scores.kind, scores.shape[0], "scores")
-            rows, width = 1, scores.shape[0]
-            stride = width
-            self.shape: tuple[int, ...] = ()
-        else:
-            width, stride = _tensors.check_matrix(scores, scores.kind, -1, "scores")
-            rows = scores.shape[0]
-            self.shape = (rows,)
+        checked = _tensors.Scores(scores)
+        self.dtype, self.shape = checked.dtype, checked.shape
+        rows, width, stride = checked.rows, checked.width, checked.stride
         if width == 0:
             raise invalid(f"scores: shape {tuple(scores.shape)}: rows have at least 1 score")
         if rows > _INT32_MAX or width > _INT32_MAX:

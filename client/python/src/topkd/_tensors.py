@@ -233,15 +233,6 @@ def check_kind(tensor: Tensor, kind: str, name: str) -> None:
         raise invalid(f"{name}: dtype {got}, {_KIND_NAMES[kind]} is needed: convert it first")
 
 
-def check_scores(tensor: Tensor) -> int:
-    """The C headers' number of the scores' type."""
-    dtype = SCORE_KINDS.get(tensor.kind)
-    if dtype is None:
-        got = _KIND_NAMES.get(tensor.kind, tensor.kind)
-        raise invalid(f"scores: dtype {got}, float32, float16 or bfloat16 is needed: convert it first")
-    return dtype
-
-
 def check_matrix(tensor: Tensor, kind: str, rows: int, name: str) -> tuple[int, int]:
     """Of a matrix with this many rows (-1: any): its columns and row stride."""
     check_kind(tensor, kind, name)
@@ -268,6 +259,35 @@ def check_vector(tensor: Tensor, kind: str, rows: int, name: str) -> None:
         raise invalid(f"{name}: shape {shape}, ({rows},) is needed")
     if rows > 1 and tensor.strides[0] != 1:
         raise invalid(f"{name}: elements are {tensor.strides[0]} apart, they must be dense")
+
+
+class Scores:
+    """A matrix of scores, or a vector as its one row.
+
+    Attributes:
+        dtype: the C headers' number of their type.
+        shape: the rows as a shape; () for one row without a dimension.
+    """
+
+    __slots__ = ("dtype", "rows", "shape", "stride", "width")
+
+    def __init__(self, tensor: Tensor) -> None:
+        dtype = SCORE_KINDS.get(tensor.kind)
+        if dtype is None:
+            got = _KIND_NAMES.get(tensor.kind, tensor.kind)
+            raise invalid(
+                f"scores: dtype {got}, float32, float16 or bfloat16 is needed: convert it first"
+            )
+        self.dtype = dtype
+        self.shape: tuple[int, ...] = ()
+        self.rows = 1
+        if len(tensor.shape) == 1:
+            check_vector(tensor, tensor.kind, tensor.shape[0], "scores")
+            self.width = self.stride = tensor.shape[0]
+        else:
+            self.width, self.stride = check_matrix(tensor, tensor.kind, -1, "scores")
+            self.rows = tensor.shape[0]
+            self.shape = (self.rows,)
 
 
 # ---- Streams -------------------------------------------------------------------------------------
