@@ -3,7 +3,6 @@
 #include "cpu/lanes.h"
 #include "cpu/score.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
 
@@ -12,10 +11,7 @@
 
 static bool usable(void)
 {
-    unsigned a, b, c = 0, d;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("popcnt") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
-           (c & bit_F16C) != 0;
+    return __builtin_cpu_supports("avx2") && topk_lanes_usable();
 }
 
 TOPK_EACH_DTYPE __m256 load_scores(const void *row, int32_t i, enum topk_dtype dtype)
@@ -35,11 +31,6 @@ TOPK_EACH_DTYPE __m256 load_scores(const void *row, int32_t i, enum topk_dtype d
 static inline void store_floats(float *to, __m256 vector)
 {
     _mm256_storeu_ps(to, vector);
-}
-
-static inline float float16_value(uint16_t bits)
-{
-    return _cvtsh_ss(bits);
 }
 
 /* Scores of 16 bits compare as they are with a bound above zero, sixteen at a time. */

@@ -4,7 +4,6 @@
 #include "cpu/lanes.h"
 #include "cpu/score.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
 
@@ -13,11 +12,9 @@
 
 static bool usable(void)
 {
-    unsigned a, b, c = 0, d;
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt") &&
-           __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+           topk_lanes_usable();
 }
 
 TOPK_EACH_DTYPE __m512 load_scores(const void *row, int32_t i, enum topk_dtype dtype)
@@ -37,11 +34,6 @@ TOPK_EACH_DTYPE __m512 load_scores(const void *row, int32_t i, enum topk_dtype d
 static inline void store_floats(float *to, __m512 vector)
 {
     _mm512_storeu_ps(to, vector);
-}
-
-static inline float float16_value(uint16_t bits)
-{
-    return _cvtsh_ss(bits);
 }
 
 /* Scores of 16 bits compare as they are with a bound above zero, 32 at a time. */

@@ -1,5 +1,6 @@
 /*
- * Bit masks of vector lanes, shared by the vector files.
+ * Bit masks of vector lanes and what else the files for x86 vectors share. They are compiled with
+ * BMI1, POPCNT and F16C.
  *
  * topk_lanes[mask]: the numbers of the set bits of an 8-bit mask, lowest first, a byte each, the
  * rest 0. AVX2 has no compress instruction; a permutation by this table takes its place.
@@ -7,6 +8,9 @@
 #ifndef TOPKSEL_CPU_LANES_H
 #define TOPKSEL_CPU_LANES_H
 
+#include <cpuid.h>
+#include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define BIT(m, b) (((uint64_t)(m) >> (b)) & 1u)
@@ -40,6 +44,19 @@ static const uint64_t topk_lanes[256]
 #undef LANES_4
 #undef LANES_16
 #undef LANES_64
+
+/* The processor has the small instructions that all vector files are compiled with. */
+static inline bool topk_lanes_usable(void)
+{
+    unsigned a, b, c = 0, d;
+    return __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt") &&
+           __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
+static inline float float16_value(uint16_t bits)
+{
+    return _cvtsh_ss(bits);
+}
 
 /* The lowest *num_ties_p set bits of ties; takes them off *num_ties_p. */
 static inline uint32_t topk_first_ties(uint32_t ties, int32_t *num_ties_p)
