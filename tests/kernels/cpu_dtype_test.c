@@ -16,8 +16,6 @@
 
 #define NUM_PATTERNS 65536
 
-static struct trial_isas isas;
-
 /* What a pattern is worth, written by hand. */
 static void known_numbers(void **state)
 {
@@ -44,7 +42,7 @@ static void known_numbers(void **state)
         {TOPK_DTYPE_BFLOAT16, 0xff80, 0xff800000}, {TOPK_DTYPE_BFLOAT16, 0x7f81, 0x7f810000},
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        for (int s = 0; s < isas.num; s++) {
+        for (int s = 0; s < trial_pools.num; s++) {
             int32_t index = -1;
             uint32_t number = 0;
             struct topk_args args = {.scores = &known[i].pattern,
@@ -56,7 +54,8 @@ static void known_numbers(void **state)
                                      .k = 1};
             struct topk_options options = {.dtype = known[i].dtype};
             char detail[TOPK_DETAIL_SIZE] = "";
-            assert_int_equal(topk_cpu_select(isas.cpu[s], &args, &options, NULL, detail), TOPK_OK);
+            assert_int_equal(topk_cpu_select(trial_pools.cpu[s], &args, &options, NULL, detail),
+                             TOPK_OK);
             assert_int_equal(index, 0);
             assert_int_equal(number, known[i].number);
             float judged = oracle_score(&known[i].pattern, known[i].dtype, 0);
@@ -130,11 +129,12 @@ static void every_pattern_in_one_row(void **state)
                                  .width = width,
                                  .length_all = width,
                                  .k = k};
-        for (int s = 0; s < isas.num; s++) {
+        for (int s = 0; s < trial_pools.num; s++) {
             char detail[ORACLE_DETAIL_SIZE] = "";
-            assert_int_equal(topk_cpu_select(isas.cpu[s], &args, &options, NULL, detail), TOPK_OK);
+            assert_int_equal(topk_cpu_select(trial_pools.cpu[s], &args, &options, NULL, detail),
+                             TOPK_OK);
             if (!oracle_check(&args, &options, detail)) {
-                fail_msg("%s, %s, order %d: %s", topk_cpu_isa(isas.cpu[s]),
+                fail_msg("%s, %s, order %d: %s", topk_cpu_isa(trial_pools.cpu[s]),
                          topk_dtype_name(options.dtype), (int)options.order, detail);
             }
         }
@@ -162,7 +162,7 @@ static void every_family_in_each_type(void **state)
             trial.options.order = (enum topk_order)((f + run) % 3);
             trial.options.ties = (enum topk_ties)(run / 2 % 2);
             trial.with_values = true;
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -176,8 +176,8 @@ static void one_read_of_long_rows(void **state)
             struct topk_routes routes = {0};
             struct trial trial = trial_of((enum inputs_family)f, 4, 131072, 2048);
             trial.options.dtype = (enum topk_dtype)d;
-            trial_run_all(&isas, &trial, &routes);
-            double reads = (double)routes.scores_read / (4.0 * 131072.0 * isas.num);
+            trial_run_all(&trial_pools, &trial, &routes);
+            double reads = (double)routes.scores_read / (4.0 * 131072.0 * trial_pools.num);
             bool lacks_numbers = f == INPUTS_NAN_ALL; /* NaN fill such a row in a second read */
             if (reads > (lacks_numbers ? 4.0 : 1.3)) {
                 fail_msg("%s as %s: %.2f reads of a row", inputs_family_name((enum inputs_family)f),
@@ -187,17 +187,10 @@ static void one_read_of_long_rows(void **state)
     }
 }
 
-static int open_isas(void **state)
+static int open_pools(void **state)
 {
     (void)state;
-    trial_isas_open(&isas, 4); /* enough threads that a long row is cut into parts */
-    return 0;
-}
-
-static int close_isas(void **state)
-{
-    (void)state;
-    trial_isas_close(&isas);
+    trial_isas_open(&trial_pools, 4); /* enough threads that a long row is cut into parts */
     return 0;
 }
 
@@ -211,5 +204,5 @@ int main(void)
         cmocka_unit_test(every_family_in_each_type),
         cmocka_unit_test(one_read_of_long_rows),
     };
-    return cmocka_run_group_tests(tests, open_isas, close_isas);
+    return cmocka_run_group_tests(tests, open_pools, trial_pools_close);
 }

@@ -9,8 +9,6 @@
 
 #include "trial.h"
 
-static struct trial_isas isas;
-
 static void every_combination_of_options(void **state)
 {
     (void)state;
@@ -25,7 +23,7 @@ static void every_combination_of_options(void **state)
             trial.with_offsets = mask / 12 % 2 != 0;
             trial.with_pages = mask / 24 != 0;
             trial.page_size_log2 = (uint32_t)f % 9;
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -43,7 +41,7 @@ static void every_option_on_long_rows(void **state)
         trial.with_offsets = mask / 6 != 0;
         trial.with_pages = true;
         trial.page_size_log2 = 6;
-        trial_run_all(&isas, &trial, NULL);
+        trial_run_all(&trial_pools, &trial, NULL);
     }
 }
 
@@ -81,13 +79,14 @@ static void a_thousand_runs_give_one_hash(void **state)
         oracle_select_row(&row, expected + r * K, NULL);
     }
     uint64_t wanted = hash(expected, sizeof(*expected) * ROWS * K);
-    for (int i = 0; i < isas.num; i++) {
+    for (int i = 0; i < trial_pools.num; i++) {
         int num_runs = trial_is_thread_sanitized() ? 30 : trial_is_sanitized() ? 100 : 1000;
         for (int run = 0; run < num_runs; run++) {
             memset(indices, 0xee, sizeof(*indices) * ROWS * K);
-            assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, NULL), TOPK_OK);
+            assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &args, &options, NULL, NULL),
+                             TOPK_OK);
             if (hash(indices, sizeof(*indices) * ROWS * K) != wanted) {
-                fail_msg("isa %s, run %d: other bytes", topk_cpu_isa(isas.cpu[i]), run);
+                fail_msg("isa %s, run %d: other bytes", topk_cpu_isa(trial_pools.cpu[i]), run);
             }
         }
     }
@@ -142,22 +141,8 @@ static void random_trials(void **state)
                   count);
     for (int i = 0; i < count; i++) {
         struct trial trial = random_trial(seed + (uint64_t)i);
-        trial_run_all(&isas, &trial, NULL);
+        trial_run_all(&trial_pools, &trial, NULL);
     }
-}
-
-static int open_isas(void **state)
-{
-    (void)state;
-    trial_isas_open(&isas, 2);
-    return 0;
-}
-
-static int close_isas(void **state)
-{
-    (void)state;
-    trial_isas_close(&isas);
-    return 0;
 }
 
 int main(void)
@@ -168,5 +153,5 @@ int main(void)
         cmocka_unit_test(a_thousand_runs_give_one_hash),
         cmocka_unit_test(random_trials),
     };
-    return cmocka_run_group_tests(tests, open_isas, close_isas);
+    return cmocka_run_group_tests(tests, trial_pools_open, trial_pools_close);
 }

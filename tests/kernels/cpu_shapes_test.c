@@ -10,8 +10,6 @@
 
 #include "trial.h"
 
-static struct trial_isas isas;
-
 /* ---- lengths ----------------------------------------------------------------------------------
  */
 
@@ -25,7 +23,7 @@ static void select_lengths(const int32_t *lengths, int32_t num_rows, int32_t wid
     assert_non_null(indices);
     inputs_fill(&spec, scores);
     inputs_poison_tails(&spec, lengths, scores);
-    for (int i = 0; i < isas.num; i++) {
+    for (int i = 0; i < trial_pools.num; i++) {
         struct topk_routes routes = {0};
         struct topk_args args = {.scores = scores,
                                  .row_stride = width,
@@ -38,9 +36,10 @@ static void select_lengths(const int32_t *lengths, int32_t num_rows, int32_t wid
                                  .k = k};
         struct topk_options options = {.order = TOPK_ORDER_ANY, .ties = TOPK_TIES_ANY};
         char detail[ORACLE_DETAIL_SIZE];
-        assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &args, &options, NULL, detail),
+                         TOPK_OK);
         if (!oracle_check(&args, &options, detail)) {
-            fail_msg("isa %s: %s", topk_cpu_isa(isas.cpu[i]), detail);
+            fail_msg("isa %s: %s", topk_cpu_isa(trial_pools.cpu[i]), detail);
         }
         assert_int_equal(routes.clamped, clamped);
     }
@@ -83,7 +82,7 @@ static void ragged_batches_of_every_family(void **state)
             trial.lengths = (enum inputs_lengths)kind;
             trial.options.order = (enum topk_order)(f % 3);
             trial.with_values = true;
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -95,7 +94,7 @@ static void one_length_for_all_rows(void **state)
     const float scores[] = {3, 1, 2, 9, 9, 9, 1, 2, 3, 9, 9, 9};
     const int32_t length_all[] = {3, -2, 100};
     const int32_t expected[][4] = {{0, 2, 1, 2}, {-1, -1, -1, -1}, {3, 4, 3, 4}};
-    for (int i = 0; i < isas.num * 3; i++) {
+    for (int i = 0; i < trial_pools.num * 3; i++) {
         struct topk_routes routes = {0};
         int32_t indices[4];
         struct topk_args args = {.scores = scores,
@@ -109,7 +108,8 @@ static void one_length_for_all_rows(void **state)
                                  .k = 2};
         struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
         char detail[TOPK_DETAIL_SIZE];
-        assert_int_equal(topk_cpu_select(isas.cpu[i / 3], &args, &options, NULL, detail), TOPK_OK);
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i / 3], &args, &options, NULL, detail),
+                         TOPK_OK);
         assert_memory_equal(indices, expected[i % 3], sizeof(indices));
         assert_int_equal(routes.clamped, i % 3 == 0 ? 0 : 2);
     }
@@ -120,11 +120,13 @@ static void nothing_to_do(void **state)
     (void)state;
     struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
     int32_t indices[] = {5, 5, 5};
-    for (int i = 0; i < isas.num; i++) {
+    for (int i = 0; i < trial_pools.num; i++) {
         struct topk_args no_rows = {.k = 3};
-        assert_int_equal(topk_cpu_select(isas.cpu[i], &no_rows, &options, NULL, NULL), TOPK_OK);
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &no_rows, &options, NULL, NULL),
+                         TOPK_OK);
         struct topk_args no_scores = {.indices = indices, .num_rows = 1, .k = 3, .length_all = 8};
-        assert_int_equal(topk_cpu_select(isas.cpu[i], &no_scores, &options, NULL, NULL), TOPK_OK);
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &no_scores, &options, NULL, NULL),
+                         TOPK_OK);
         assert_int_equal(indices[0] & indices[1] & indices[2], -1);
     }
 }
@@ -144,7 +146,7 @@ static void every_alignment_and_stride(void **state)
             trial.spec.seed += (uint64_t)tail;
             trial.spec.row_stride += extra[(size_t)tail % 5];
             trial.tail_elements = tail;
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -158,7 +160,7 @@ static void every_width_around_a_block(void **state)
         trial.spec.seed += (uint64_t)width;
         trial.options.ties = (enum topk_ties)(width % 2);
         trial.with_values = true;
-        trial_run_all(&isas, &trial, NULL);
+        trial_run_all(&trial_pools, &trial, NULL);
     }
 }
 
@@ -168,7 +170,7 @@ static void length_three_with_an_odd_stride(void **state)
     struct trial trial = trial_of(INPUTS_NORMAL, 5, 3, 2);
     trial.spec.row_stride = 8193;
     trial.tail_elements = 1; /* base + 4 bytes from a boundary */
-    trial_run_all(&isas, &trial, NULL);
+    trial_run_all(&trial_pools, &trial, NULL);
 }
 
 /* ---- K ----------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ static void every_k(void **state)
             trial.options.order = (enum topk_order)((i + w) % 3);
             trial.options.ties = (enum topk_ties)(i % 2);
             trial.with_values = true;
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -199,7 +201,7 @@ static void four_way_ties_cut_inside_a_group(void **state)
     for (int order = 0; order < 3; order++) {
         trial.options =
             (struct topk_options){.order = (enum topk_order)order, .ties = TOPK_TIES_LOWEST};
-        trial_run_all(&isas, &trial, NULL);
+        trial_run_all(&trial_pools, &trial, NULL);
     }
 }
 
@@ -215,12 +217,12 @@ static void page_tables_of_every_page_size(void **state)
         trial.with_pages = true;
         trial.page_size_log2 = log2;
         trial.with_offsets = log2 % 2 == 1;
-        trial_run_all(&isas, &trial, NULL);
+        trial_run_all(&trial_pools, &trial, NULL);
     }
     struct trial largest = trial_of(INPUTS_NORMAL, 1, 100, 7);
     largest.with_pages = true;
     largest.page_size_log2 = TOPK_PAGE_SIZE_LOG2_MAX;
-    trial_run_all(&isas, &largest, NULL);
+    trial_run_all(&trial_pools, &largest, NULL);
 }
 
 /* A table of exactly the entries needed lies before a forbidden page: one entry more would fault.
@@ -246,8 +248,8 @@ static void the_page_table_is_not_read_past(void **state)
                              .page_size_log2 = 2};
     const int32_t expected[] = {38, 39, 4, 5};
     struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
-    for (int i = 0; i < isas.num; i++) {
-        assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, NULL), TOPK_OK);
+    for (int i = 0; i < trial_pools.num; i++) {
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &args, &options, NULL, NULL), TOPK_OK);
         assert_memory_equal(indices, expected, sizeof(expected));
     }
     munmap(mapping, 8192);
@@ -288,11 +290,12 @@ static void select_far_apart(int64_t row_stride, int64_t output_stride, int32_t 
                              .length_all = width,
                              .k = K};
     struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
-    for (int i = 0; i < isas.num; i++) {
+    for (int i = 0; i < trial_pools.num; i++) {
         char detail[ORACLE_DETAIL_SIZE];
-        assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &args, &options, NULL, detail),
+                         TOPK_OK);
         if (!oracle_check(&args, &options, detail)) {
-            fail_msg("isa %s: %s", topk_cpu_isa(isas.cpu[i]), detail);
+            fail_msg("isa %s: %s", topk_cpu_isa(trial_pools.cpu[i]), detail);
         }
     }
     munmap(scores, score_bytes);
@@ -340,9 +343,10 @@ static void the_last_row_of_a_huge_matrix(void **state)
                                  .width = width,
                                  .k = k};
         struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_ANY};
-        int fastest = isas.num - 1; /* the offsets are common code: one instruction set is enough */
+        int fastest =
+            trial_pools.num - 1; /* the offsets are common code: one instruction set is enough */
         char detail[ORACLE_DETAIL_SIZE];
-        assert_int_equal(topk_cpu_select(isas.cpu[fastest], &args, &options, NULL, detail),
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[fastest], &args, &options, NULL, detail),
                          TOPK_OK);
         for (int32_t r = rows - 3; r < rows; r++) {
             struct oracle_row row = oracle_row_of(&args, &options, r);
@@ -371,7 +375,7 @@ static void a_row_alone_and_in_batches(void **state)
     assert_non_null(indices);
     inputs_fill(&spec, scores);
     struct topk_options options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST};
-    for (int i = 0; i < isas.num; i++) {
+    for (int i = 0; i < trial_pools.num; i++) {
         for (size_t b = 0; b < 3; b++) {
             struct topk_args args = {.scores = scores,
                                      .row_stride = WIDTH,
@@ -381,13 +385,14 @@ static void a_row_alone_and_in_batches(void **state)
                                      .width = WIDTH,
                                      .length_all = WIDTH,
                                      .k = K};
-            assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, NULL), TOPK_OK);
+            assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &args, &options, NULL, NULL),
+                             TOPK_OK);
             for (int32_t r = 0; r < batches[b]; r++) {
                 struct topk_args single = args;
                 single.scores = scores + (int64_t)r * WIDTH;
                 single.indices = alone;
                 single.num_rows = 1;
-                assert_int_equal(topk_cpu_select(isas.cpu[i], &single, &options, NULL, NULL),
+                assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &single, &options, NULL, NULL),
                                  TOPK_OK);
                 assert_memory_equal(alone, indices + (int64_t)r * K, sizeof(alone));
             }
@@ -395,20 +400,6 @@ static void a_row_alone_and_in_batches(void **state)
     }
     free(scores);
     free(indices);
-}
-
-static int open_isas(void **state)
-{
-    (void)state;
-    trial_isas_open(&isas, 2);
-    return 0;
-}
-
-static int close_isas(void **state)
-{
-    (void)state;
-    trial_isas_close(&isas);
-    return 0;
 }
 
 int main(void)
@@ -430,5 +421,5 @@ int main(void)
         cmocka_unit_test(the_last_row_of_a_huge_matrix),
         cmocka_unit_test(a_row_alone_and_in_batches),
     };
-    return cmocka_run_group_tests(tests, open_isas, close_isas);
+    return cmocka_run_group_tests(tests, trial_pools_open, trial_pools_close);
 }

@@ -10,8 +10,6 @@
 
 #include "trial.h"
 
-static struct trial_isas isas;
-
 /* Rows of the larger sweeps: the thread sanitizer makes each score thirty times as dear. */
 static int32_t rows_of(int32_t num_rows)
 {
@@ -39,7 +37,7 @@ static void run_family(enum inputs_family family)
             trial.options.ties = seed == 0 ? TOPK_TIES_ANY : TOPK_TIES_LOWEST;
             trial.options.order = (enum topk_order)((s + (size_t)seed) % 3);
             trial.with_values = true;
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -61,7 +59,7 @@ static void clustered_batches_lose_nothing(void **state)
     for (size_t i = 0; i < 3; i++) {
         for (int32_t width = 16384; width <= 16385; width++) {
             struct trial trial = trial_of(INPUTS_CLUSTERED, rows_of(33), width, ks[i]);
-            trial_run_all(&isas, &trial, NULL);
+            trial_run_all(&trial_pools, &trial, NULL);
         }
     }
 }
@@ -70,9 +68,9 @@ static void clustered_long_rows_do_not_overflow(void **state)
 {
     (void)state;
     struct trial trial = trial_of(INPUTS_CLUSTERED, rows_of(64), 65536, 2048);
-    trial_run_all(&isas, &trial, NULL);
+    trial_run_all(&trial_pools, &trial, NULL);
     trial = trial_of(INPUTS_CLUSTERED, 2, 1 << 20, 2048);
-    trial_run_all(&isas, &trial, NULL);
+    trial_run_all(&trial_pools, &trial, NULL);
 }
 
 static void neighbouring_floats_are_told_apart(void **state)
@@ -80,7 +78,7 @@ static void neighbouring_floats_are_told_apart(void **state)
     (void)state;
     struct trial trial = trial_of(INPUTS_NEIGHBOURS, 6, 65536, 1024);
     trial.options.order = TOPK_ORDER_VALUE;
-    trial_run_all(&isas, &trial, NULL);
+    trial_run_all(&trial_pools, &trial, NULL);
 }
 
 static void monotonic_rows_of_low_contrast(void **state)
@@ -90,8 +88,8 @@ static void monotonic_rows_of_low_contrast(void **state)
     for (size_t i = 0; i < 3; i++) {
         struct trial rising = trial_of(INPUTS_ASCENDING, 2, widths[i], 2048);
         struct trial falling = trial_of(INPUTS_DESCENDING, 2, widths[i], 2048);
-        trial_run_all(&isas, &rising, NULL);
-        trial_run_all(&isas, &falling, NULL);
+        trial_run_all(&trial_pools, &rising, NULL);
+        trial_run_all(&trial_pools, &falling, NULL);
     }
 }
 
@@ -100,14 +98,14 @@ static void a_constant_million_takes_the_lowest(void **state)
     (void)state;
     struct trial trial = trial_of(INPUTS_CONSTANT, 1, 1 << 20, 2048);
     trial.options.ties = TOPK_TIES_LOWEST;
-    trial_run_all(&isas, &trial, NULL);
+    trial_run_all(&trial_pools, &trial, NULL);
 }
 
 static void few_finite_scores_in_long_rows(void **state)
 {
     (void)state;
     struct trial trial = trial_of(INPUTS_FEW_FINITE, 4, 200000, 2048);
-    trial_run_all(&isas, &trial, NULL);
+    trial_run_all(&trial_pools, &trial, NULL);
 }
 
 /* ---- answers known by heart -------------------------------------------------------------------
@@ -115,7 +113,7 @@ static void few_finite_scores_in_long_rows(void **state)
 
 static void expect(const float *scores, int32_t width, int32_t k, const int32_t *expected)
 {
-    for (int i = 0; i < isas.num; i++) {
+    for (int i = 0; i < trial_pools.num; i++) {
         int32_t indices[8];
         struct topk_args args = {.scores = scores,
                                  .row_stride = width,
@@ -127,7 +125,8 @@ static void expect(const float *scores, int32_t width, int32_t k, const int32_t 
                                  .k = k};
         struct topk_options options = {.order = TOPK_ORDER_VALUE, .ties = TOPK_TIES_LOWEST};
         char detail[TOPK_DETAIL_SIZE];
-        assert_int_equal(topk_cpu_select(isas.cpu[i], &args, &options, NULL, detail), TOPK_OK);
+        assert_int_equal(topk_cpu_select(trial_pools.cpu[i], &args, &options, NULL, detail),
+                         TOPK_OK);
         assert_memory_equal(indices, expected, (size_t)k * sizeof(*expected));
     }
 }
@@ -173,8 +172,8 @@ static void one_read_whatever_the_values(void **state)
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         struct topk_routes routes = {0};
         struct trial trial = trial_of(families[i], rows, 131072, 2048);
-        trial_run_all(&isas, &trial, &routes);
-        double reads = (double)routes.scores_read / (rows * 131072.0 * isas.num);
+        trial_run_all(&trial_pools, &trial, &routes);
+        double reads = (double)routes.scores_read / (rows * 131072.0 * trial_pools.num);
         if (reads > 1.2) {
             fail_msg("%s: %.2f reads of a row", inputs_family_name(families[i]), reads);
         }
@@ -188,23 +187,9 @@ static void at_most_four_reads_of_any_row(void **state)
         struct topk_routes routes = {0};
         const int32_t rows = rows_of(8);
         struct trial trial = trial_of((enum inputs_family)f, rows, 40000, 1000);
-        trial_run_all(&isas, &trial, &routes);
-        assert_true(routes.scores_read <= 4u * (unsigned)rows * 40000u * (unsigned)isas.num);
+        trial_run_all(&trial_pools, &trial, &routes);
+        assert_true(routes.scores_read <= 4u * (unsigned)rows * 40000u * (unsigned)trial_pools.num);
     }
-}
-
-static int open_isas(void **state)
-{
-    (void)state;
-    trial_isas_open(&isas, 2);
-    return 0;
-}
-
-static int close_isas(void **state)
-{
-    (void)state;
-    trial_isas_close(&isas);
-    return 0;
 }
 
 int main(void)
@@ -223,5 +208,5 @@ int main(void)
         cmocka_unit_test(one_read_whatever_the_values),
         cmocka_unit_test(at_most_four_reads_of_any_row),
     };
-    return cmocka_run_group_tests(tests, open_isas, close_isas);
+    return cmocka_run_group_tests(tests, trial_pools_open, trial_pools_close);
 }

@@ -83,6 +83,22 @@ void trial_isas_close(struct trial_isas *isas)
     }
 }
 
+struct trial_isas trial_pools;
+
+int trial_pools_open(void **state)
+{
+    (void)state;
+    trial_isas_open(&trial_pools, 2);
+    return 0;
+}
+
+int trial_pools_close(void **state)
+{
+    (void)state;
+    trial_isas_close(&trial_pools);
+    return 0;
+}
+
 struct trial trial_of(enum inputs_family family, int32_t num_rows, int32_t width, int32_t k)
 {
     return (struct trial){

@@ -35,6 +35,11 @@ struct trial_isas {
 void trial_isas_open(struct trial_isas *isas, uint32_t num_threads);
 void trial_isas_close(struct trial_isas *isas);
 
+/* Those of a test program, of two threads each: set-up and tear-down of its group of tests. */
+extern struct trial_isas trial_pools;
+int trial_pools_open(void **state);
+int trial_pools_close(void **state);
+
 /* Runs a trial on one pool. The routes taken are added to *routes unless it is NULL. */
 void trial_run(struct topk_cpu *cpu, const struct trial *trial, struct topk_routes *routes);
 
