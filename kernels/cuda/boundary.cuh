@@ -9,38 +9,41 @@
 #define TOPKSEL_CUDA_BOUNDARY_CUH
 
 #include "rank.cuh"
+#include "score.cuh"
 #include "select.h"
 
 #define SAMPLE_BATCH 4 /* choice: 16-byte loads in flight a thread */
+#define SAMPLE_UNIT ((uint32_t)(TOPK_SAMPLE_UNIT_BYTES / sizeof(score_t))) /* scores */
+#define UNIT_GROUPS (SAMPLE_UNIT / SCORE_GROUP)
 
 /* Which units of a row are sampled. */
 struct sample_units {
-    const float *row; /* virtual position 0, 64-byte aligned; not all of the first unit is ours */
+    const score_t *row; /* virtual position 0, 64-byte aligned; not all of the first unit is ours */
     uint32_t first, count; /* whole units of the row */
     uint32_t sampled_log2; /* units sampled */
 };
 
 static __device__ __forceinline__ struct sample_units
-sample_units_of(const float *row, uint32_t skew, uint32_t length,
+sample_units_of(const score_t *row, uint32_t skew, uint32_t length,
                 const struct select_params &params)
 {
     struct sample_units units;
     units.row = row;
-    units.first = (skew + TOPK_SAMPLE_UNIT - 1) / TOPK_SAMPLE_UNIT;
-    units.count = (skew + length) / TOPK_SAMPLE_UNIT - units.first;
+    units.first = (skew + SAMPLE_UNIT - 1) / SAMPLE_UNIT;
+    units.count = (skew + length) / SAMPLE_UNIT - units.first;
     uint32_t wanted = max(length / (uint32_t)params.sample_stride, (uint32_t)params.sample_min);
-    wanted = min(min(wanted, (uint32_t)params.sample_max), length / 2) / TOPK_SAMPLE_UNIT;
+    wanted = min(min(wanted, (uint32_t)params.sample_max), length / 2) / SAMPLE_UNIT;
     units.sampled_log2 = 31u - (uint32_t)__clz((int)max(wanted, 1u));
     return units;
 }
 
 /* The i-th sampled unit. */
-static __device__ __forceinline__ const float *sample_unit_at(const struct sample_units &units,
-                                                              uint32_t i)
+static __device__ __forceinline__ const score_t *sample_unit_at(const struct sample_units &units,
+                                                                uint32_t i)
 {
     const uint64_t middle = (uint64_t)i * 2 + 1;
     const uint64_t unit = units.first + (middle * units.count >> (units.sampled_log2 + 1));
-    return units.row + unit * TOPK_SAMPLE_UNIT;
+    return units.row + unit * SAMPLE_UNIT;
 }
 
 /* Asks for a row's sample ahead of time, so that it comes from the L2 cache. One warp calls. */
@@ -68,25 +71,24 @@ struct sample_source {
     template <class Visit>
     __device__ __forceinline__ void each(const Visit &visit) const /* visit(key) */
     {
-        constexpr uint32_t UNIT_QUADS = TOPK_SAMPLE_UNIT / 4;
-        const uint32_t quads = UNIT_QUADS << units.sampled_log2;
-        for (uint32_t first = threadIdx.x; first < quads; first += SAMPLE_BATCH * THREADS) {
-            float4 four[SAMPLE_BATCH];
+        const uint32_t groups = UNIT_GROUPS << units.sampled_log2;
+        for (uint32_t first = threadIdx.x; first < groups; first += SAMPLE_BATCH * THREADS) {
+            score_group group[SAMPLE_BATCH];
 #pragma unroll
             for (int i = 0; i < SAMPLE_BATCH; i++) {
-                uint32_t quad = first + i * THREADS;
-                if (quad < quads) {
-                    const float *unit = sample_unit_at(units, quad / UNIT_QUADS);
-                    four[i] = __ldg(reinterpret_cast<const float4 *>(unit) + quad % UNIT_QUADS);
+                uint32_t at = first + i * THREADS;
+                if (at < groups) {
+                    const score_t *unit = sample_unit_at(units, at / UNIT_GROUPS);
+                    group[i] = group_load(unit, at % UNIT_GROUPS);
                 }
             }
 #pragma unroll
             for (int i = 0; i < SAMPLE_BATCH; i++) {
-                if (first + i * THREADS < quads) {
-                    visit(key_of(four[i].x));
-                    visit(key_of(four[i].y));
-                    visit(key_of(four[i].z));
-                    visit(key_of(four[i].w));
+                if (first + i * THREADS < groups) {
+#pragma unroll
+                    for (uint32_t e = 0; e < SCORE_GROUP; e++) {
+                        visit(key_of(group_number(group[i], e)));
+                    }
                 }
             }
         }
@@ -146,7 +148,7 @@ struct boundary {
  */
 template <int THREADS>
 static __device__ __forceinline__ struct boundary
-sample_boundary(const float *row, uint32_t skew, uint32_t length, uint32_t k, float margin,
+sample_boundary(const score_t *row, uint32_t skew, uint32_t length, uint32_t k, float margin,
                 const struct select_params &params, uint32_t *bins, uint32_t *coarse,
                 struct rank_shared &shared)
 {
@@ -154,7 +156,7 @@ sample_boundary(const float *row, uint32_t skew, uint32_t length, uint32_t k, fl
         sample_units_of(row, skew, length, params)
     };
     struct boundary boundary = {KEY_NAN, 0, first_shift(KEY_NAN)};
-    const uint32_t size = TOPK_SAMPLE_UNIT << source.units.sampled_log2;
+    const uint32_t size = SAMPLE_UNIT << source.units.sampled_log2;
     const struct sample_ranks ranks = sample_ranks_of(size, length, k, margin);
     if (ranks.low >= size) {
         return boundary;

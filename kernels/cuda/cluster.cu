@@ -93,9 +93,9 @@ __device__ __forceinline__ uint2 admit_row(const struct select_params &params,
         copy_first(view, slice, place, num_stages);
     }
     const struct sampling sampling = sampling_of(view, params);
-    float sample[SAMPLE_EACH(THREADS)];
+    score_group sample[SAMPLE_GROUPS(THREADS)];
     load_sample<THREADS>(view, sampling, sample);
-    if (warp_index() == 1 && lane_index() < 8) {
+    if (warp_index() == 1 && lane_index() < 2 * SCORE_GROUP) {
         load_edges(view, lane_index());
     }
     boundary = propose<THREADS>(view, sampling, sample, k, params.margin);
@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 } // namespace
 
-cudaError_t select_launch_cluster(const struct select_launch *launch,
-                                  const struct select_params *params, bool load)
+cudaError_t SCORE_LAUNCH(select_launch_cluster)(const struct select_launch *launch,
+                                                const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
 #define CLUSTER_LAUNCH(threads, blocks, cluster, rows)                                             \

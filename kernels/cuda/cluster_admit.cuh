@@ -2,7 +2,7 @@
  * cluster_admit.cuh - how a block of a cluster reads its slice of a row: the list of all that
  * reach the boundary, in position order.
  *
- * A row is cut into runs of 16 scores, which a lane takes at a time; a block has neighbouring runs,
+ * A row is cut into runs of 64 bytes, which a lane takes at a time; a block has neighbouring runs,
  * which a ring of stages in shared memory brings, a batch a stage. So position order is (warp,
  * lane, score), and one prefix sum a warp and one barrier give every score its place in the list.
  */
@@ -14,8 +14,8 @@
 namespace
 {
 
-#define SLICE_UNIT 16u                                     /* scores: slices start at 64 bytes */
-#define BATCH ((uint32_t)TOPK_CLUSTER_BATCH)               /* scores of a stage */
+#define SLICE_UNIT SAMPLE_UNIT /* slices start at 64 bytes */
+#define BATCH ((uint32_t)(TOPK_CLUSTER_BATCH_BYTES / sizeof(score_t))) /* scores of a stage */
 #define CLUSTER_RUN(threads) (BATCH / (uint32_t)(threads)) /* scores a lane takes of it */
 
 /* Virtual positions [first, end) of a row: whole runs, of which the row's ends may cut the outer.
@@ -38,10 +38,10 @@ __device__ __forceinline__ struct slice slice_of(const struct row_view &row, uin
 __device__ __forceinline__ void copy_batch(const struct row_view &row, const struct slice &slice,
                                            uint32_t first, uint32_t stage)
 {
-    const uint32_t begin = max(first, (row.skew + 3) / 4 * 4);
-    const uint32_t end = min(min(slice.end, first + BATCH), row.end / 4 * 4);
+    const uint32_t begin = max(first, (row.skew + SCORE_GROUP - 1) / SCORE_GROUP * SCORE_GROUP);
+    const uint32_t end = min(min(slice.end, first + BATCH), row.end / SCORE_GROUP * SCORE_GROUP);
     ring_copy(cluster_stage(stage) + (begin - first), row.base + begin,
-              end > begin ? (end - begin) * (uint32_t)sizeof(float) : 0,
+              end > begin ? (end - begin) * (uint32_t)sizeof(score_t) : 0,
               &cluster_state().ring.full[stage]);
 }
 
@@ -57,14 +57,15 @@ __device__ __forceinline__ void copy_first(const struct row_view &row, const str
 }
 #endif
 
-/* Reads the scores of the 16 bytes that the row's ends cut. Eight threads, before a barrier. */
+/* Reads the scores of the 16 bytes that the row's ends cut; 2 * SCORE_GROUP threads, before a
+ * barrier. */
 __device__ __forceinline__ void load_edges(const struct row_view &row, uint32_t thread)
 {
-    const uint32_t first = thread < 4 ? row.skew / 4 * 4 : row.end / 4 * 4;
-    const uint32_t at = first + thread % 4;
+    const uint32_t first = (thread < SCORE_GROUP ? row.skew : row.end) / SCORE_GROUP * SCORE_GROUP;
+    const uint32_t at = first + thread % SCORE_GROUP;
     const bool valid = at >= row.skew && at < row.end;
-    cluster_state().edge[thread / 4][thread % 4] =
-        valid ? row.base[at] : __uint_as_float(0xffffffffu);
+    cluster_state().edge[thread / SCORE_GROUP][thread % SCORE_GROUP] =
+        valid ? row.base[at] : score_nan();
 }
 
 /*
@@ -72,7 +73,7 @@ __device__ __forceinline__ void load_edges(const struct row_view &row, uint32_t 
  * are read in an order that depends on the lane, so that lanes meet in no bank.
  */
 struct run {
-    float *scores;
+    score_t *scores;
     uint32_t at;
     bool inside; /* all runs of the warp are of the row, whole, and of the slice */
 };
@@ -89,22 +90,29 @@ __device__ __forceinline__ struct run run_of(const struct row_view &row, const s
     return run;
 }
 
-/* Bit i: score i of the run is at least `low`; or, with EQUAL, is `low`. No bit for a NaN. */
-template <uint32_t RUN, bool EQUAL>
-__device__ __forceinline__ uint32_t compare_run(const struct run &run, float low)
+/* The marks of the first n scores of a run. */
+template <uint32_t RUN>
+__device__ __forceinline__ uint32_t first_marks(uint32_t n)
 {
-    const uint32_t turn = lane_index() / (32 / RUN) % (RUN / 4);
-    uint32_t marks = 0;
-#pragma unroll
-    for (uint32_t g = 0; g < RUN / 4; g++) {
-        const float4 four =
-            *reinterpret_cast<const float4 *>(run.scores + 4 * ((g + turn) % (RUN / 4)));
-        marks |= (EQUAL ? four.x == low : four.x >= low) ? 1u << 4 * g : 0u;
-        marks |= (EQUAL ? four.y == low : four.y >= low) ? 2u << 4 * g : 0u;
-        marks |= (EQUAL ? four.z == low : four.z >= low) ? 4u << 4 * g : 0u;
-        marks |= (EQUAL ? four.w == low : four.w >= low) ? 8u << 4 * g : 0u;
+    return RUN < 32 || n < 32 ? (1u << n) - 1 : 0xffffffffu;
+}
+
+/* Bit i: score i of the run reaches the bound; or, with EQUAL, is equal to it. No bit for a NaN. */
+template <uint32_t RUN, bool EQUAL>
+__device__ __forceinline__ uint32_t compare_run(const struct run &run, score_bound bound)
+{
+    constexpr uint32_t GROUPS = RUN / SCORE_GROUP;
+    const uint32_t turn = lane_index() / (8 / GROUPS) % GROUPS;
+    const uint32_t marks = group_marks<GROUPS, EQUAL>(bound, [&](uint32_t g) {
+        return *reinterpret_cast<const score_group *>(run.scores +
+                                                      SCORE_GROUP * ((g + turn) % GROUPS));
+    });
+    const uint32_t shift = SCORE_GROUP * turn;
+    if constexpr (RUN == 32) {
+        return __funnelshift_l(marks, marks, shift);
+    } else {
+        return (marks << shift | marks >> (RUN - shift)) & ((1u << RUN) - 1);
     }
-    return (marks << 4 * turn | marks >> (RUN - 4 * turn)) & ((1u << RUN) - 1);
 }
 
 /* Bit i: score i of a run is one of the row and of the slice. */
@@ -115,20 +123,21 @@ __device__ __forceinline__ uint32_t valid_marks(const struct row_view &row,
     const uint32_t end = min(row.end, slice.end);
     const uint32_t from = row.skew > run.at ? min(row.skew - run.at, RUN) : 0;
     const uint32_t to = end > run.at ? min(end - run.at, RUN) : 0;
-    return ((1u << to) - 1) & ~((1u << from) - 1);
+    return first_marks<RUN>(to) & ~first_marks<RUN>(from);
 }
 
 /* Puts into a run the scores that the ring left out, for the row's ends cut their 16 bytes. */
 template <uint32_t RUN>
 __device__ __forceinline__ void mend_run(const struct row_view &row, const struct run &run)
 {
-    const uint32_t cut[2] = {row.skew / 4 * 4, row.end / 4 * 4};
+    const uint32_t cut[2] = {row.skew / SCORE_GROUP * SCORE_GROUP,
+                             row.end / SCORE_GROUP * SCORE_GROUP};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const bool is_cut = i == 0 ? row.skew % 4 != 0 : row.end % 4 != 0;
+        const bool is_cut = (i == 0 ? row.skew : row.end) % SCORE_GROUP != 0;
         if (is_cut && cut[i] >= run.at && cut[i] < run.at + RUN) {
-            *reinterpret_cast<float4 *>(run.scores + (cut[i] - run.at)) =
-                *reinterpret_cast<const float4 *>(cluster_state().edge[i]);
+            *reinterpret_cast<score_group *>(run.scores + (cut[i] - run.at)) =
+                *reinterpret_cast<const score_group *>(cluster_state().edge[i]);
         }
     }
     fence_before_copies(); /* the ring writes there next */
@@ -158,11 +167,13 @@ template <uint32_t RUN>
 __device__ __forceinline__ uint32_t marks_equal(const struct run &run, uint32_t key, uint32_t valid)
 {
     if (key > KEY_NAN) {
-        return compare_run<RUN, true>(run, __uint_as_float(key_floor_bits(key))) & valid;
+        return compare_run<RUN, true>(run, bound_equal(__uint_as_float(key_floor_bits(key)))) &
+               valid;
     }
     uint32_t marks = 0;
     for (uint32_t i = 0; i < RUN; i++) {
-        marks |= run.scores[i] != run.scores[i] ? 1u << i : 0u;
+        const float score = score_number(run.scores[i]);
+        marks |= score != score ? 1u << i : 0u;
     }
     return marks & valid;
 }
@@ -179,10 +190,10 @@ admit_batch(const struct row_view &row, const struct slice &slice, const struct 
     if (!run.inside) {
         mend_run<RUN>(row, run);
     }
-    uint32_t marks =
-        compare_run<RUN, false>(run, __uint_as_float(key_floor_bits(EXACT ? key + 1 : key)));
+    uint32_t marks = compare_run<RUN, false>(
+        run, bound_from(__uint_as_float(key_floor_bits(EXACT ? key + 1 : key))));
     uint32_t equal = 0;
-    const uint32_t valid = run.inside ? (1u << RUN) - 1 : valid_marks<RUN>(row, slice, run);
+    const uint32_t valid = run.inside ? first_marks<RUN>(RUN) : valid_marks<RUN>(row, slice, run);
     marks &= valid;
     if (EXACT) {
         equal = marks_equal<RUN>(run, key, valid);
@@ -203,7 +214,8 @@ admit_batch(const struct row_view &row, const struct slice &slice, const struct 
         const uint32_t slot = admitted.above + (before & 0xffffu), position = run.at - row.skew;
         if (slot + (own & 0xffffu) <= LIST) {
             each_mark(marks, slot, [&](uint32_t at, uint32_t i) {
-                shared.list[at] = make_uint2(__float_as_uint(run.scores[i]), position + i);
+                shared.list[at] =
+                    make_uint2(__float_as_uint(score_number(run.scores[i])), position + i);
             });
         }
         if (EXACT) {
@@ -225,8 +237,8 @@ __device__ __forceinline__ struct admitted
 admit_slice(const struct row_view &row, const struct slice &slice, uint32_t key, uint32_t k,
             struct ring_place &place, uint32_t num_stages)
 {
-    static_assert(CLUSTER_RUN(THREADS) % 4 == 0 && CLUSTER_RUN(THREADS) <= 16,
-                  "whole 16 bytes, and marks in 16 bits");
+    static_assert(CLUSTER_RUN(THREADS) % SCORE_GROUP == 0 && CLUSTER_RUN(THREADS) <= 32,
+                  "whole 16 bytes, and one mark a score in 32 bits");
     static_assert(BATCH < 65536, "two counts share a word");
     auto &shared = cluster_state();
     struct admitted admitted = {0, 0};

@@ -17,16 +17,16 @@ namespace
 
 /* A row by virtual position; those in [skew, end) are valid. */
 struct row_view {
-    const float *base;
+    const score_t *base;
     uint32_t skew, end;
 };
 
 __device__ __forceinline__ struct row_view row_view_of(const struct task &task, int32_t row,
                                                        int32_t length)
 {
-    const float *scores = task_row(task, row);
+    const score_t *scores = task_row(task, row);
     struct row_view view;
-    view.skew = (uint32_t)(reinterpret_cast<uintptr_t>(scores) / sizeof(float)) % TOPK_SAMPLE_UNIT;
+    view.skew = (uint32_t)(reinterpret_cast<uintptr_t>(scores) / sizeof(score_t)) % SAMPLE_UNIT;
     view.base = scores - view.skew;
     view.end = view.skew + (uint32_t)length;
     return view;
@@ -40,7 +40,7 @@ struct sampling {
 
     __device__ __forceinline__ uint32_t size() const
     {
-        return sampled ? TOPK_SAMPLE_UNIT << sampled_log2 : 0;
+        return sampled ? SAMPLE_UNIT << sampled_log2 : 0;
     }
 };
 
@@ -51,11 +51,11 @@ __device__ __forceinline__ struct sampling sampling_of(const struct row_view &ro
 {
     const uint32_t length = row.end - row.skew;
     struct sampling sampling;
-    sampling.first_unit = (row.skew + TOPK_SAMPLE_UNIT - 1) / TOPK_SAMPLE_UNIT;
-    sampling.num_units = row.end / TOPK_SAMPLE_UNIT - sampling.first_unit;
+    sampling.first_unit = (row.skew + SAMPLE_UNIT - 1) / SAMPLE_UNIT;
+    sampling.num_units = row.end / SAMPLE_UNIT - sampling.first_unit;
     uint32_t wanted = max(length / (uint32_t)params.sample_stride, (uint32_t)params.sample_min);
     wanted = min(min(wanted, (uint32_t)params.sample_max), (uint32_t)TOPK_CLUSTER_SAMPLE_MAX);
-    wanted = min(wanted, length / 2) / TOPK_SAMPLE_UNIT;
+    wanted = min(wanted, length / 2) / SAMPLE_UNIT;
     sampling.sampled_log2 = 31u - (uint32_t)__clz((int)max(wanted, 1u));
     sampling.sampled = length >= SAMPLED_MIN;
     return sampling;
@@ -94,34 +94,30 @@ __device__ __forceinline__ uint32_t sample_floor(uint32_t bin)
            << SAMPLE_SHIFT;
 }
 
-#define SAMPLE_EACH(threads) (TOPK_CLUSTER_SAMPLE_MAX / (threads)) /* scores a thread */
+/* 16 bytes of scores a thread. */
+#define SAMPLE_GROUPS(threads) (TOPK_CLUSTER_SAMPLE_MAX / (int)SCORE_GROUP / (threads))
 
-/* Loads the sample: quads of units at the middles of equal strata; 0 where there is none. */
+/* Loads the sample: units at the middles of equal strata; 0 where there is none. */
 template <int THREADS>
 __device__ __forceinline__ void load_sample(const struct row_view &row,
                                             const struct sampling &sampling,
-                                            float (&score)[SAMPLE_EACH(THREADS)])
+                                            score_group (&sample)[SAMPLE_GROUPS(THREADS)])
 {
-    const uint32_t quads = sampling.size() / 4;
+    const uint32_t groups = sampling.size() / SCORE_GROUP;
 #pragma unroll
-    for (int i = 0; i < SAMPLE_EACH(THREADS) / 4; i++) {
-        float4 four = make_float4(0, 0, 0, 0);
-        if (i * THREADS < quads) { /* the same for all threads */
-            const uint32_t quad = threadIdx.x + i * THREADS;
-            const uint32_t middle = quad / (TOPK_SAMPLE_UNIT / 4) * 2 + 1;
+    for (int i = 0; i < SAMPLE_GROUPS(THREADS); i++) {
+        sample[i] = {};
+        if (i * THREADS < groups) { /* the same for all threads */
+            const uint32_t group = threadIdx.x + i * THREADS;
+            const uint32_t middle = group / UNIT_GROUPS * 2 + 1;
             const uint32_t unit =
                 sampling.first_unit +
                 __umulhi(middle << (31 - sampling.sampled_log2), sampling.num_units);
-            if (quad < quads) {
-                four =
-                    __ldg(reinterpret_cast<const float4 *>(row.base) +
-                          (uint64_t)unit * (TOPK_SAMPLE_UNIT / 4) + quad % (TOPK_SAMPLE_UNIT / 4));
+            if (group < groups) {
+                sample[i] =
+                    group_load(row.base, (uint64_t)unit * UNIT_GROUPS + group % UNIT_GROUPS);
             }
         }
-        score[4 * i] = four.x;
-        score[4 * i + 1] = four.y;
-        score[4 * i + 2] = four.z;
-        score[4 * i + 3] = four.w;
     }
 }
 
@@ -130,28 +126,31 @@ __device__ __forceinline__ void load_sample(const struct row_view &row,
  * that all lanes hit takes them one by one.
  */
 template <int THREADS>
-__device__ __forceinline__ void count_sample(const float (&score)[SAMPLE_EACH(THREADS)],
-                                             uint32_t quads, uint32_t *bins)
+__device__ __forceinline__ void count_sample(const score_group (&sample)[SAMPLE_GROUPS(THREADS)],
+                                             uint32_t groups, uint32_t *bins)
 {
 #pragma unroll
-    for (int i = 0; i < SAMPLE_EACH(THREADS) / 4; i++) {
-        if (i * THREADS < quads) {
-            const bool valid = threadIdx.x + i * THREADS < quads;
-            uint32_t bin[4];
+    for (int i = 0; i < SAMPLE_GROUPS(THREADS); i++) {
+        if (i * THREADS < groups) {
+            const bool valid = threadIdx.x + i * THREADS < groups;
+            uint32_t bin[SCORE_GROUP];
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                bin[e] = sample_bin(score[4 * i + e]);
+            for (uint32_t e = 0; e < SCORE_GROUP; e++) {
+                bin[e] = sample_bin(group_number(sample[i], e));
             }
             const uint32_t first = __shfl_sync(WARP_ALL, bin[0], 0);
-            const bool same =
-                valid && bin[0] == first && bin[1] == first && bin[2] == first && bin[3] == first;
+            bool same = valid;
+#pragma unroll
+            for (uint32_t e = 0; e < SCORE_GROUP; e++) {
+                same = same && bin[e] == first;
+            }
             if (__all_sync(WARP_ALL, same)) {
                 if (lane_index() == 0) {
-                    atomicAdd(&bins[first], 128u);
+                    atomicAdd(&bins[first], 32 * SCORE_GROUP);
                 }
             } else if (valid) {
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
+                for (uint32_t e = 0; e < SCORE_GROUP; e++) {
                     atomicAdd(&bins[bin[e]], 1u);
                 }
             }
@@ -232,7 +231,7 @@ look_within(const struct row_view row, const struct sampling sampling, uint32_t 
 template <int THREADS>
 __device__ __forceinline__ struct boundary
 propose(const struct row_view &row, const struct sampling &sampling,
-        const float (&sample)[SAMPLE_EACH(THREADS)], uint32_t k, float margin)
+        const score_group (&sample)[SAMPLE_GROUPS(THREADS)], uint32_t k, float margin)
 {
     auto &shared = cluster_state();
     const uint32_t size = sampling.size();
@@ -242,7 +241,7 @@ propose(const struct row_view &row, const struct sampling &sampling,
         block_sync<THREADS>(); /* the edges are loaded */
         return boundary;       /* everything is admitted */
     }
-    count_sample<THREADS>(sample, size / 4, shared.coarse);
+    count_sample<THREADS>(sample, size / SCORE_GROUP, shared.coarse);
     block_sync<THREADS>();
     const struct rank_bin found = scan_rank<THREADS>(shared.coarse, rank);
     clear_bins<THREADS>(shared.coarse);

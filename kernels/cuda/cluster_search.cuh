@@ -21,7 +21,7 @@ __device__ __forceinline__ void count_slice(const struct row_view &row, const st
     const uint32_t end = min(slice.end, row.end);
 #pragma unroll 4
     for (uint32_t at = max(slice.first, row.skew) + threadIdx.x; at < end; at += THREADS) {
-        const uint32_t key = key_of(row.base[at]);
+        const uint32_t key = key_of(score_number(row.base[at]));
         if (key >= low && key <= high) {
             atomicAdd(&shared.coarse[(key - low) >> shift], 1u);
         }

@@ -31,9 +31,9 @@ struct cluster_shared {
     alignas(16) uint2 list[LIST];           /* score bits and position, positions ascending */
     uint32_t equal[TOPK_K_FAST_MAX];        /* positions of scores equal to the boundary */
     struct rank_shared rank;
-    alignas(16) struct rank_bin scanned; /* by scan_rank() */
-    alignas(16) struct rank_bin found;   /* the first block's: of the cluster's sums */
-    alignas(16) float edge[2][4];        /* 16 bytes that a row's start and end cut */
+    alignas(16) struct rank_bin scanned;      /* by scan_rank() */
+    alignas(16) struct rank_bin found;        /* the first block's: of the cluster's sums */
+    alignas(16) score_t edge[2][SCORE_GROUP]; /* 16 bytes that a row's start and end cut */
     alignas(16) uint2 standing[TOPK_CLUSTER_BLOCKS_MAX]; /* what each block sent: its entries */
     alignas(8) uint64_t met; /* a barrier that completes when all have sent */
     struct ring_barriers ring;
@@ -55,13 +55,13 @@ __device__ __forceinline__ struct cluster_shared &cluster_state()
     return *reinterpret_cast<struct cluster_shared *>(&cluster_memory[0]);
 }
 
-__device__ __forceinline__ float *cluster_stage(uint32_t stage)
+__device__ __forceinline__ score_t *cluster_stage(uint32_t stage)
 {
     static_assert(sizeof(struct cluster_shared) <= TOPK_CLUSTER_STATE_BYTES &&
                       TOPK_CLUSTER_STATE_BYTES % 128 == 0,
                   "the planner's account of shared memory");
-    return reinterpret_cast<float *>(&cluster_memory[TOPK_CLUSTER_STATE_BYTES]) +
-           stage * TOPK_CLUSTER_BATCH;
+    return reinterpret_cast<score_t *>(
+        &cluster_memory[TOPK_CLUSTER_STATE_BYTES + stage * TOPK_CLUSTER_BATCH_BYTES]);
 }
 
 __device__ __forceinline__ uint64_t *sort_entries(const struct select_params &params)

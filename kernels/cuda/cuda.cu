@@ -84,7 +84,7 @@ static const select_launch_function launch_functions[TOPK_FAMILY_COUNT][TOPK_DTY
     {select_launch_row, select_launch_row_float16, select_launch_row_bfloat16},
     {select_launch_stream, nullptr, nullptr}, /* tiles */
     {select_launch_stream, nullptr, nullptr}, /* split */
-    {select_launch_cluster, nullptr, nullptr},
+    {select_launch_cluster, select_launch_cluster_float16, select_launch_cluster_bfloat16},
 };
 
 static cudaError_t launch_family(const struct topk_plan *plan, const struct select_launch *launch,

@@ -96,6 +96,47 @@ static __device__ __forceinline__ float half_to_float(uint16_t half)
     return number;
 }
 
+/* The lowest float16 that is no less than a number; a NaN of one. */
+static __device__ __forceinline__ uint16_t half_from_float_up(float number)
+{
+    uint16_t half;
+    asm("cvt.rp.f16.f32 %0, %1;" : "=h"(half) : "f"(number));
+    return half;
+}
+
+/*
+ * Compares the halves of two words as float16, or as bfloat16: sixteen ones where the left is at
+ * least the right (or, with _equal, equal to it), else zeros. With a NaN never; -0 is +0.
+ */
+static __device__ __forceinline__ uint32_t half_pair_from(uint32_t left, uint32_t right)
+{
+    uint32_t mask;
+    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(left), "r"(right));
+    return mask;
+}
+
+static __device__ __forceinline__ uint32_t half_pair_equal(uint32_t left, uint32_t right)
+{
+    uint32_t mask;
+    asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(left), "r"(right));
+    return mask;
+}
+
+/* From sm_90 on. */
+static __device__ __forceinline__ uint32_t bfloat_pair_from(uint32_t left, uint32_t right)
+{
+    uint32_t mask;
+    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(left), "r"(right));
+    return mask;
+}
+
+static __device__ __forceinline__ uint32_t bfloat_pair_equal(uint32_t left, uint32_t right)
+{
+    uint32_t mask;
+    asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(left), "r"(right));
+    return mask;
+}
+
 /* Adds to a counter of all blocks, and does not ask what it was. */
 static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t count)
 {

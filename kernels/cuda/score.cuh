@@ -3,8 +3,10 @@
  * of 16 bits once more for each type of these: by a file that sets SCORE_DTYPE and includes the
  * family's own. Nothing else of a kernel knows.
  *
- * A score becomes a float in registers as soon as it is loaded, so that keys, boundaries and
- * candidates are those of float32.
+ * Keys, boundaries and candidates are those of float32: a score becomes a float when it is kept, or
+ * counted. Only a pass over all of a row compares scores as they are, two of 16 bits at once; and
+ * copies, samples and shares of work are cut by bytes, so that a stage or a unit holds twice as
+ * many of them.
  */
 #ifndef TOPKSEL_CUDA_SCORE_CUH
 #define TOPKSEL_CUDA_SCORE_CUH
@@ -38,6 +40,49 @@ static __device__ __forceinline__ float score_value(score_t score)
     return score;
 }
 
+/* 16 bytes of scores. */
+typedef float4 score_group;
+
+static __device__ __forceinline__ float group_number(const score_group &group, uint32_t i)
+{
+    const float number[4] = {group.x, group.y, group.z, group.w};
+    return number[i];
+}
+
+/* What scores are compared with: those reach it that are numbers of at least `low`. */
+typedef float score_bound;
+
+static __device__ __forceinline__ score_bound bound_from(float low)
+{
+    return low;
+}
+
+/* The bound to which just the scores of this number are equal, if there are any. */
+static __device__ __forceinline__ score_bound bound_equal(float number)
+{
+    return number;
+}
+
+/*
+ * Bit i: score i of GROUPS times 16 bytes reaches the bound (or, with EQUAL, is equal to it); no
+ * bit for a NaN. load(g) gives the g-th of them.
+ */
+template <uint32_t GROUPS, bool EQUAL, class Load>
+static __device__ __forceinline__ uint32_t group_marks(score_bound bound, const Load &load)
+{
+    static_assert(GROUPS <= 8, "one bit a score");
+    uint32_t marks = 0;
+#pragma unroll
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        const float4 four = load(g);
+        marks |= (EQUAL ? four.x == bound : four.x >= bound) ? 1u << 4 * g : 0u;
+        marks |= (EQUAL ? four.y == bound : four.y >= bound) ? 2u << 4 * g : 0u;
+        marks |= (EQUAL ? four.z == bound : four.z >= bound) ? 4u << 4 * g : 0u;
+        marks |= (EQUAL ? four.w == bound : four.w >= bound) ? 8u << 4 * g : 0u;
+    }
+    return marks;
+}
+
 #else
 
 typedef uint16_t score_t;
@@ -63,6 +108,90 @@ static __device__ __forceinline__ float score_value(score_t score)
 #endif
 }
 
+/* 16 bytes of scores. */
+typedef uint4 score_group;
+
+static __device__ __forceinline__ float group_number(const score_group &group, uint32_t i)
+{
+    const uint32_t word[4] = {group.x, group.y, group.z, group.w};
+    return score_number((score_t)(word[i / 2] >> i % 2 * 16));
+}
+
+/* What scores are compared with, in both halves: those reach it that are numbers of at least `low`,
+ * for it is the lowest such score. */
+typedef uint32_t score_bound;
+
+static __device__ __forceinline__ score_bound bound_from(float low)
+{
+#if SCORE_DTYPE == 2
+    const uint32_t bits = __float_as_uint(low);
+    const uint32_t up = bits >> 31 != 0 ? bits : bits + 0xffffu; /* towards zero, or away from it */
+    const uint32_t pattern = low != low ? 0x7fffu : up >> 16;
+#else
+    const uint32_t pattern = half_from_float_up(low);
 #endif
+    return pattern | pattern << 16;
+}
+
+/* The bound to which just the scores of this number are equal, if there are any. */
+static __device__ __forceinline__ score_bound bound_equal(float number)
+{
+    const score_bound bound = bound_from(number);
+    return score_number((score_t)bound) == number ? bound : 0x7fff7fffu;
+}
+
+static __device__ __forceinline__ uint32_t pair_mask(uint32_t pair, score_bound bound, bool equal)
+{
+#if SCORE_DTYPE == 2
+    return equal ? bfloat_pair_equal(pair, bound) : bfloat_pair_from(pair, bound);
+#else
+    return equal ? half_pair_equal(pair, bound) : half_pair_from(pair, bound);
+#endif
+}
+
+/*
+ * Bit i: score i of GROUPS times 16 bytes reaches the bound (or, with EQUAL, is equal to it); no
+ * bit for a NaN. load(g) gives the g-th of them. Two instructions for two scores: of a pair's mask
+ * the first score's bit stays in the lower half of a word and the second's in the upper, where
+ * their own places of the sixteen are. The halves are put together at the end.
+ */
+template <uint32_t GROUPS, bool EQUAL, class Load>
+static __device__ __forceinline__ uint32_t group_marks(score_bound bound, const Load &load)
+{
+    static_assert(GROUPS <= 4, "one bit a score");
+    uint32_t sixteen[2] = {0, 0};
+#pragma unroll
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        const score_group group = load(g);
+        const uint32_t pair[4] = {group.x, group.y, group.z, group.w};
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) {
+            const uint32_t places = 0x00020001u << (8 * (g % 2) + 2 * p);
+            sixteen[g / 2] |= pair_mask(pair[p], bound, EQUAL) & places;
+        }
+    }
+    return __byte_perm(sixteen[0], sixteen[1], 0x5410) |
+           __byte_perm(sixteen[0], sixteen[1], 0x7632);
+}
+
+#endif
+
+#define SCORE_GROUP ((uint32_t)(16 / sizeof(score_t))) /* scores in 16 bytes */
+
+/* The bits of a NaN. */
+static __device__ __forceinline__ score_t score_nan()
+{
+#if SCORE_DTYPE == 0
+    return __uint_as_float(0xffffffffu);
+#else
+    return 0xffff;
+#endif
+}
+
+/* The i-th 16 bytes from `scores` on, which are aligned; nobody writes them meanwhile. */
+static __device__ __forceinline__ score_group group_load(const score_t *scores, uint64_t i)
+{
+    return __ldg(reinterpret_cast<const score_group *>(scores) + i);
+}
 
 #endif

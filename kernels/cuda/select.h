@@ -51,6 +51,8 @@ SELECT_LAUNCH(select_launch_row)
 SELECT_LAUNCH(select_launch_row_float16)
 SELECT_LAUNCH(select_launch_row_bfloat16)
 SELECT_LAUNCH(select_launch_cluster)
+SELECT_LAUNCH(select_launch_cluster_float16)
+SELECT_LAUNCH(select_launch_cluster_bfloat16)
 SELECT_LAUNCH(select_launch_stream)
 
 /* What the launch functions share: one kernel, one parameter, optionally programmatic or in

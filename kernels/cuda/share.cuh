@@ -11,7 +11,7 @@
  * speed, and a row in one block needs no gathering.
  *
  * Within a row, virtual positions count from the 64-byte boundary at or before its first score:
- * virtual position v is position v - skew, and 16-byte groups start at multiples of 4.
+ * virtual position v is position v - skew, and 16-byte groups start at multiples of SCORE_GROUP.
  */
 #ifndef TOPKSEL_CUDA_SHARE_CUH
 #define TOPKSEL_CUDA_SHARE_CUH
@@ -42,8 +42,8 @@ struct segment {
 
 static __device__ __forceinline__ uint32_t row_skew(const struct task &task, int32_t row)
 {
-    return (uint32_t)(reinterpret_cast<uintptr_t>(task_row(task, row)) / sizeof(float)) %
-           TOPK_SAMPLE_UNIT;
+    return (uint32_t)(reinterpret_cast<uintptr_t>(task_row(task, row)) / sizeof(score_t)) %
+           (TOPK_SAMPLE_UNIT_BYTES / (uint32_t)sizeof(score_t));
 }
 
 /* Units of a row: at least one, so that every row is in exactly one piece or more. */

@@ -81,8 +81,7 @@ static int64_t sort_bytes(const struct topk_shape *shape)
     return shape->options.order == TOPK_ORDER_VALUE ? 8 * entries : 0;
 }
 
-/* The stream and cluster families take float32 to shared memory by whole chunks; scores of 16 bits
- * are read by those that load them one by one. */
+/* The stream families take float32 alone. */
 static bool is_float32(const struct topk_shape *shape)
 {
     return shape->options.dtype == TOPK_DTYPE_FLOAT32;
@@ -266,15 +265,14 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
            !cluster_policy_serves(&cluster_policies[variant], shape, device, true)) {
         variant++;
     }
-    if (!is_float32(shape) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
-        variant >= COUNT(cluster_policies) ||
+    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(cluster_policies) ||
         !cluster_policy_serves(&cluster_policies[variant], shape, device, false)) {
         return false;
     }
     const struct cluster_policy *policy = &cluster_policies[variant];
     /* No more stages than a slice has batches, but two: one is filled while one is read. */
-    const int64_t batch = TOPK_CLUSTER_BATCH;
-    int64_t batch_bytes = batch * (int64_t)sizeof(float);
+    const int64_t batch_bytes = TOPK_CLUSTER_BATCH_BYTES;
+    const int64_t batch = batch_bytes / (int64_t)topk_dtype_bytes(shape->options.dtype);
     int64_t shared = TOPK_CLUSTER_STATE_BYTES + sort_bytes(shape);
     int64_t stages = (device->shared_bytes_per_block - shared) / batch_bytes;
     int64_t slice = shape->width / policy->cluster_blocks;
@@ -288,7 +286,7 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     plan->cluster_blocks = policy->cluster_blocks;
     plan->num_blocks = (int32_t)min_i64(shape->rows, clusters) * policy->cluster_blocks;
     plan->threads = policy->threads;
-    plan->tile_scores = TOPK_CLUSTER_BATCH;
+    plan->tile_scores = (int32_t)batch;
     plan->sample_stride = 64;
     plan->shared_bytes = shared + stages * batch_bytes;
     plan->parameters[TOPK_PARAMETER_STAGES] = stages;

@@ -71,8 +71,8 @@
 #define TOPK_STAGES_MAX                                                                            \
     16 /* a multiple of the warps that share them; choice: 128 KB in flight is 3.7 us of reading   \
           at full speed */
-#define TOPK_UNIT_SCORES 1024 /* shares of work are cut at multiples of this */
-#define TOPK_SAMPLE_UNIT 16   /* scores: 64 bytes, the cheapest sample by traffic (TUNING.md) */
+#define TOPK_UNIT_SCORES 1024       /* shares of work are cut at multiples of this */
+#define TOPK_SAMPLE_UNIT_BYTES 64   /* of a row at one place: the cheapest by traffic (TUNING.md) */
 #define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
 #define TOPK_STREAM_MISC_BYTES 1024 /* barriers, counters and lists beside the big arrays */
 
@@ -96,7 +96,7 @@
 
 #define TOPK_CLUSTER_ROWS_OF 132       /* multiprocessors that `rows` is given for */
 #define TOPK_CLUSTER_WIDTH_ABOVE 16384 /* shorter rows are quicker in one block; H200, measured */
-#define TOPK_CLUSTER_BATCH 8192        /* scores of a stage: 32 KB; a block takes them at once */
+#define TOPK_CLUSTER_BATCH_BYTES 32768 /* of a stage; a block takes its scores at once */
 #define TOPK_CLUSTER_STAGES_MAX 4      /* choice: 128 KB in flight a block */
 #define TOPK_CLUSTER_LIST 8192         /* scores admitted of a row: four times the fast K */
 #define TOPK_CLUSTER_SAMPLE_MAX 16384  /* scores of a sample, held in registers */

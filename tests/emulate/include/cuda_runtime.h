@@ -110,6 +110,23 @@ static inline int __ffs(int value)
     return __builtin_ffs(value);
 }
 
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
+{
+    const unsigned long long bytes = (unsigned long long)high << 32 | low;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) { /* a byte copied with its sign alone (bit 3) is not used */
+        const unsigned from = selector >> 4 * i & 7;
+        result |= (unsigned)(bytes >> 8 * from & 0xff) << 8 * i;
+    }
+    return result;
+}
+
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift)
+{
+    const unsigned long long both = (unsigned long long)high << 32 | low;
+    return (unsigned)(both << (shift & 31) >> 32);
+}
+
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {
     return (unsigned)((uint64_t)a * b >> 32);

@@ -74,6 +74,75 @@ static inline float half_to_float(uint16_t half)
     return fraction != 0 && exponent == 31 ? number : copysignf(number, half >> 15 ? -1.0f : 1.0f);
 }
 
+static inline float bfloat_to_float(uint16_t pattern)
+{
+    return __uint_as_float((uint32_t)pattern << 16);
+}
+
+/* By search: of the patterns in ascending order of their numbers, the first that is no less. */
+static inline uint16_t half_from_float_up(float number)
+{
+    if (number != number) {
+        return 0x7fff;
+    }
+    int32_t least = -0x7c00, most = 0x7c00; /* magnitudes, below zero those of negative ones */
+    while (least < most) {
+        const int32_t middle = (least + most) >> 1;
+        const float here =
+            middle < 0 ? -half_to_float((uint16_t)-middle) : half_to_float((uint16_t)middle);
+        if (here >= number) {
+            most = middle;
+        } else {
+            least = middle + 1;
+        }
+    }
+    return (uint16_t)(least < 0 ? 0x8000 | -least : least);
+}
+
+namespace emulate
+{
+
+/* Compares the two halves of a word, as numbers. */
+template <class Number, class Compare>
+static inline uint32_t pair_mask(uint32_t left, uint32_t right, Number number, Compare compare)
+{
+    const bool low = compare(number((uint16_t)left), number((uint16_t)right));
+    const bool high = compare(number((uint16_t)(left >> 16)), number((uint16_t)(right >> 16)));
+    return (low ? 0x0000ffffu : 0u) | (high ? 0xffff0000u : 0u);
+}
+
+static inline bool is_from(float left, float right)
+{
+    return left >= right;
+}
+
+static inline bool is_equal(float left, float right)
+{
+    return left == right;
+}
+
+} // namespace emulate
+
+static inline uint32_t half_pair_from(uint32_t left, uint32_t right)
+{
+    return emulate::pair_mask(left, right, half_to_float, emulate::is_from);
+}
+
+static inline uint32_t half_pair_equal(uint32_t left, uint32_t right)
+{
+    return emulate::pair_mask(left, right, half_to_float, emulate::is_equal);
+}
+
+static inline uint32_t bfloat_pair_from(uint32_t left, uint32_t right)
+{
+    return emulate::pair_mask(left, right, bfloat_to_float, emulate::is_from);
+}
+
+static inline uint32_t bfloat_pair_equal(uint32_t left, uint32_t right)
+{
+    return emulate::pair_mask(left, right, bfloat_to_float, emulate::is_equal);
+}
+
 static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
 {
     atomicAdd(counter, count, here);
