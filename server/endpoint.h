@@ -1,10 +1,8 @@
 /*
  * endpoint.h - a listening socket on ipc:// that speaks the protocol of NNG's REP, on a libuv loop.
  *
- * Clients use NNG's REQ. What goes over the connection (SP over a Unix socket): each side sends a
- * greeting of 8 bytes; a message is a byte 1, its length in 8 bytes and its content, which begins
- * with the identifiers that a REQ socket and what lies between put there, and which the reply
- * repeats. endpoint.c opens, accepts and closes, endpoint_pipe.c writes, endpoint_read.c reads.
+ * Clients use libtopkd or NNG's REQ; topkd_stream.h has what goes over the connection. endpoint.c
+ * opens, accepts and closes, endpoint_pipe.c writes, endpoint_read.c reads.
  *
  * The messages of a connection are handed over in the order in which they were sent. A bounded set
  * of requests is held between arrival and reply; when all are taken, further messages are left with

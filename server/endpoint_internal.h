@@ -6,22 +6,17 @@
 #define TOPKD_SERVER_ENDPOINT_INTERNAL_H
 
 #include "endpoint.h"
+#include "topkd_stream.h"
 #include "topkd_wire.h"
 
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 
-/* Of the protocol: scalability protocols over IPC, version 0. */
-#define SP_GREETING_SIZE 8u
-#define SP_HEAD_SIZE 9u /* of a message: 1, then its length, big-endian */
-#define SP_REQ 0x30u
-#define SP_REP 0x31u
-#define SP_HOPS_MAX 8u    /* identifiers before a message, 4 bytes each; NNG's own limit */
-#define SP_HOP_LAST 0x80u /* bit of the first byte of the last one */
-
+/* Identifiers before a message; NNG's own limit. */
+#define HOPS_MAX 8u
 /* The identifiers are part of the message, and a client has one of its own. */
-#define RECEIVE_SIZE_MAX (WIRE_MESSAGE_SIZE_MAX + 4u)
+#define RECEIVE_SIZE_MAX (WIRE_MESSAGE_SIZE_MAX + STREAM_ID_SIZE)
 /* Choice: bytes read from a connection at a time; some ten requests. */
 #define READ_SIZE 4096u
 /* Choice: messages of a connection that are handled before the others have their turn; answering
@@ -67,7 +62,7 @@ struct endpoint_pipe {
     struct endpoint_pipe *previous, *next; /* of the open ones */
     struct endpoint_pipe *next_starved;
 
-    uint8_t head[SP_HEAD_SIZE]; /* greeting, or head of the message at hand */
+    uint8_t head[STREAM_HEAD_SIZE]; /* greeting, or head of the message at hand */
     size_t head_size;
     struct endpoint_request *message; /* being received; NULL between messages */
     size_t message_size;              /* of it that is there */
@@ -122,8 +117,6 @@ void endpoint_pipe_update(struct endpoint_pipe *pipe);
 void endpoint_requests_free(struct endpoint *endpoint);
 
 /* ---- endpoint_read.c ------------------------------------------------------------------------- */
-
-extern const uint8_t endpoint_greeting_start[4];
 
 /* One read; the loop comes back while there is more. */
 void endpoint_pipe_read(struct endpoint_pipe *pipe);

@@ -3,7 +3,6 @@
 #include "assert.h"
 #include "log.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,8 +10,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-const uint8_t endpoint_greeting_start[4] = {0, 'S', 'P', 0};
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -214,9 +211,8 @@ void endpoint_reply(struct endpoint_request *request, const void *bytes, size_t 
         request_end(request);
         return;
     }
-    uint8_t head[SP_HEAD_SIZE] = {1};
-    const uint64_t length = htobe64(request->hops_size + size);
-    memcpy(head + 1, &length, sizeof(length));
+    uint8_t head[STREAM_HEAD_SIZE];
+    stream_put_head(head, request->hops_size + size);
     struct iovec parts[REPLY_PARTS] = {
         {.iov_base = head, .iov_len = sizeof(head)},
         {.iov_base = request->bytes, .iov_len = request->hops_size},
@@ -263,10 +259,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 /* A fresh socket has room for these few bytes. */
 static bool send_greeting(const struct endpoint_pipe *pipe)
 {
-    uint8_t greeting[SP_GREETING_SIZE] = {0};
-    const uint16_t protocol = htobe16(SP_REP);
-    memcpy(greeting, endpoint_greeting_start, sizeof(endpoint_greeting_start));
-    memcpy(greeting + sizeof(endpoint_greeting_start), &protocol, sizeof(protocol));
+    uint8_t greeting[STREAM_GREETING_SIZE];
+    stream_put_greeting(greeting, STREAM_REP);
     return send(pipe->fd, greeting, sizeof(greeting), MSG_DONTWAIT | MSG_NOSIGNAL) ==
            (ssize_t)sizeof(greeting);
 }

@@ -4,7 +4,6 @@
 #include "assert.h"
 #include "log.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,11 +14,7 @@
 static void greet(struct endpoint_pipe *pipe)
 {
     struct endpoint *endpoint = pipe->endpoint;
-    uint16_t protocol, reserved;
-    memcpy(&protocol, pipe->head + 4, sizeof(protocol));
-    memcpy(&reserved, pipe->head + 6, sizeof(reserved));
-    if (memcmp(pipe->head, endpoint_greeting_start, sizeof(endpoint_greeting_start)) != 0 ||
-        be16toh(protocol) != SP_REQ || reserved != 0) {
+    if (!stream_is_greeting(pipe->head, STREAM_REQ)) {
         endpoint_pipe_doom(pipe);
         return;
     }
@@ -32,9 +27,8 @@ static void greet(struct endpoint_pipe *pipe)
 static void begin_message(struct endpoint_pipe *pipe)
 {
     uint64_t length;
-    memcpy(&length, pipe->head + 1, sizeof(length));
-    length = be64toh(length);
-    if (pipe->head[0] != 1 || length > RECEIVE_SIZE_MAX || length < sizeof(uint32_t)) {
+    if (!stream_get_head(pipe->head, &length) || length > RECEIVE_SIZE_MAX ||
+        length < STREAM_ID_SIZE) {
         log_debug("connection_closed",
                   "reason=no_message length=%" PRIu64 " uid=%" PRId64 " pid=%" PRId64, length,
                   pipe->peer.uid, pipe->peer.pid);
@@ -54,9 +48,10 @@ static void begin_message(struct endpoint_pipe *pipe)
 /* Finds the end of the identifiers; false when there is none. */
 static bool find_hops(struct endpoint_request *request)
 {
-    for (size_t at = 0; at + 4 <= request->size && at < 4 * SP_HOPS_MAX; at += 4) {
-        if ((request->bytes[at] & SP_HOP_LAST) != 0) {
-            request->hops_size = at + 4;
+    for (size_t end = STREAM_ID_SIZE; end <= request->size && end <= STREAM_ID_SIZE * HOPS_MAX;
+         end += STREAM_ID_SIZE) {
+        if ((stream_get_id(request->bytes + end - STREAM_ID_SIZE) & STREAM_ID_LAST) != 0) {
+            request->hops_size = end;
             return true;
         }
     }
@@ -157,7 +152,7 @@ static void feed(struct endpoint_pipe *pipe, const uint8_t *bytes, size_t size)
             at += copy_some(pipe->message->bytes, &pipe->message_size, pipe->message->size,
                             bytes + at, size - at);
         } else {
-            size_t want = pipe->has_greeted ? SP_HEAD_SIZE : SP_GREETING_SIZE;
+            size_t want = pipe->has_greeted ? STREAM_HEAD_SIZE : STREAM_GREETING_SIZE;
             at += copy_some(pipe->head, &pipe->head_size, want, bytes + at, size - at);
             if (pipe->head_size < want)
                 return;

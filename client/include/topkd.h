@@ -27,11 +27,11 @@
  *   `destroy`, `close` or `unregister`; closing a client ends everything made from it, and the
  *   caller must not touch those objects afterwards.
  * - Threads: all functions may be called from any thread at once on one client, except that an
- *   object may not be destroyed while another thread uses it. Each client has a thread of its own,
- *   which takes no signals; the library raises none, prints nothing and never ends the program.
+ *   object may not be destroyed while another thread uses it. Each client has three threads of its
+ *   own, which take no signals; the library raises none, prints nothing and never ends the program.
  * - fork: in the child, functions on objects of the parent answer TOPKD_E_CLOSED, those without a
- *   status do nothing, and no new client can be opened if the parent had one before (its threads
- *   are missing). A child that is to use topkd execs, or is forked before the first open.
+ *   status do nothing. The child may open clients of its own; on a GPU only if the parent had not
+ *   used CUDA, which does not survive a fork (else TOPKD_E_CLOSED).
  * - When the daemon or its worker restarts, the library renews the session, registers every region
  *   again, carries semaphore values over, and repeats requests that had no answer, within their
  *   deadlines. Selections only read scores and write outputs, so a repetition is harmless; one
@@ -102,8 +102,8 @@ struct topkd_client_options {
  * away, starting or draining. Errors: UNREACHABLE (nobody there, or the device does not get ready;
  * the detail says which), NO_DEVICE, NOT_PERMITTED (the socket, or the access list), VERSION, LIMIT
  * (too many sessions), DRAINING, TIMEOUT (somebody is there and does not answer), MAP_FAILED (the
- * session's shared memory: another /dev/shm), INVALID (an option), CLOSED (after fork), NO_MEMORY,
- * SYSTEM.
+ * session's shared memory: another /dev/shm), PROTOCOL (something else than topkd answers), INVALID
+ * (an option), NO_MEMORY, SYSTEM.
  */
 TOPKD_API enum topkd_status topkd_client_open(const struct topkd_client_options *options,
                                               struct topkd_client **client_p);

@@ -52,13 +52,13 @@ static enum topkd_status exchange(struct link *link, const struct call *call,
         return status;
     }
     struct rpc_exchange sent;
-    status = rpc_send(link->rpc, &request, call->deadline_ns, &sent, detail);
+    status = rpc_send(link->rpc, &request, call->deadline_ns, reply, &sent, detail);
     if (status != TOPKD_OK) {
         return status;
     }
     link->num_callers++;
     pthread_mutex_unlock(&client->mutex);
-    status = rpc_receive(link->rpc, &sent, reply, detail);
+    status = rpc_receive(&sent, detail);
     pthread_mutex_lock(&client->mutex);
     link->num_callers--; /* link_close waits for it and for the mutex: the link is still there */
     pthread_cond_broadcast(&client->changed);

@@ -101,9 +101,6 @@ static enum topkd_status take_options(struct topkd_client *client,
 static void free_client(struct topkd_client *client)
 {
     lanes_free(client);
-    if (client->timer) {
-        nng_aio_free(client->timer);
-    }
     if (client->session) {
         session_release(client->session);
     }
@@ -112,12 +109,10 @@ static void free_client(struct topkd_client *client)
     if (client->event_fd >= 0) {
         close(client->event_fd);
     }
-    free(client->scratch_reply);
-    free(client->scratch_buffer);
     pthread_cond_destroy(&client->changed);
     pthread_cond_destroy(&client->renewing);
+    pthread_cond_destroy(&client->timing);
     pthread_mutex_destroy(&client->mutex);
-    pthread_mutex_destroy(&client->scratch_mutex);
     free(client);
 }
 
@@ -132,9 +127,9 @@ static struct topkd_client *make_client(void)
     client->timer_at_ns = CLOCK_NEVER;
     client_cond_init(&client->changed);
     client_cond_init(&client->renewing);
+    client_cond_init(&client->timing);
     client_cond_init(&client->lanes.wake);
     pthread_mutex_init(&client->mutex, NULL);
-    pthread_mutex_init(&client->scratch_mutex, NULL);
     pthread_mutex_init(&client->cuda_mutex, NULL);
     struct list *const lists[] = {&client->regions,  &client->buffers, &client->semaphores,
                                   &client->leases,   &client->ops,     &client->parked,
@@ -145,13 +140,8 @@ static struct topkd_client *make_client(void)
     return client;
 }
 
-static enum topkd_status make_parts(struct topkd_client *client, char *detail)
+static enum topkd_status make_event(struct topkd_client *client, char *detail)
 {
-    client->scratch_reply = malloc(sizeof(*client->scratch_reply));
-    client->scratch_buffer = malloc(sizeof(*client->scratch_buffer));
-    if (!client->scratch_reply || !client->scratch_buffer) {
-        return fault(detail, TOPKD_E_NO_MEMORY, "no memory for a client");
-    }
     client->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (client->event_fd < 0) {
         return fault_system(detail, "cannot create an event descriptor", errno);
@@ -213,7 +203,7 @@ enum topkd_status topkd_client_open(const struct topkd_client_options *options,
     }
     enum topkd_status status = take_options(client, options, detail);
     if (status == TOPKD_OK) {
-        status = make_parts(client, detail);
+        status = make_event(client, detail);
     }
     if (status == TOPKD_OK) {
         status = connect_first(client, detail);
@@ -221,18 +211,19 @@ enum topkd_status topkd_client_open(const struct topkd_client_options *options,
     if (status != TOPKD_OK) {
         goto err_free;
     }
-    int error = nng_aio_alloc(&client->timer, engine_timer_cb, client);
-    if (error) {
-        status = fault(detail, TOPKD_E_NO_MEMORY, "no memory for a timer");
+    status = engine_timer_start(client, detail);
+    if (status != TOPKD_OK) {
         goto err_link;
     }
     status = renew_start(client, detail);
     if (status != TOPKD_OK) {
-        goto err_link;
+        goto err_timer;
     }
     *client_p = client;
     return TOPKD_OK;
 
+err_timer:
+    engine_timer_stop(client);
 err_link:
     link_close(client->link);
 err_free:
@@ -313,7 +304,7 @@ void topkd_client_close(struct topkd_client *client)
         client->link = NULL;
         link_close(link);
     }
-    nng_aio_stop(client->timer);
+    engine_timer_stop(client);
     semaphore_release_streams(client, TOPKD_E_CANCELLED);
     free_handles(client);
     free_client(client);

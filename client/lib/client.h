@@ -3,15 +3,15 @@
  * them.
  *
  *   client --- link ------ rpc (one connection to the worker)
- *     |          |---- slots (one request in flight each: an NNG context and its aio)
+ *     |          |---- slots (one message in flight each)
  *     |          '---- session (what hello gave: limits, semaphore page, arena mapping)
  *     |--- regions, buffers, semaphores   the handles; they outlive sessions
  *     |--- operations                     parked -> sent -> done
  *     '--- leases                         arena slots that results still hold
  *
  * One mutex a client guards everything here but what a comment excepts. It is never held across a
- * call that waits. Lock order: client mutex, then whatever NNG locks. Three kinds of thread enter:
- * the caller's, NNG's (answers, timer, loss of the pipe), and the renewer, the only one that
+ * call that waits. Lock order: client mutex, then the connection's. Four kinds of thread enter: the
+ * caller's, the connection's (answers, its loss), the timer, and the renewer, the only one that
  * replaces the link.
  */
 #ifndef TOPKD_CLIENT_CLIENT_H
@@ -51,17 +51,10 @@ struct session {
     struct cuda_session cuda;
 };
 
-enum slot_phase { SLOT_FREE, SLOT_SENDING, SLOT_RECEIVING };
-
-/* One asynchronous message in flight. `phase` is written by the thread that drives the slot: under
- * the mutex when it is taken and given back, in NNG's callback between. */
+/* One asynchronous message in flight: a SELECT, a SELECT_BATCH or a RELEASE. */
 struct slot {
     struct link *link;
-    nng_ctx ctx;
-    nng_aio *aio;
-    enum slot_phase phase;
-    uint64_t sequence;
-    enum wire_kind kind; /* SELECT, SELECT_BATCH or RELEASE */
+    struct rpc_request message;
     struct topkd_op *ops[WIRE_BATCH_MAX];
     uint32_t num_ops;    /* of a RELEASE 0 */
     bool is_counted;     /* in link->num_messages */
@@ -83,7 +76,7 @@ struct link {
     uint32_t num_callers;  /* threads inside rpc_exchange on this link */
     uint32_t arena_used;   /* slots of the arena: in flight, held, or being released */
     uint64_t sequence;     /* of the last request */
-    bool lost;             /* the pipe is gone */
+    bool lost;             /* the connection is gone */
     bool stale;            /* the worker does not know the session any more */
     bool draining;         /* the worker takes no new work; what is in flight may end */
     uint64_t over_ns;      /* of the renewer: until when a stale link may stay */
@@ -206,13 +199,12 @@ struct topkd_client {
     uint32_t num_ops;                      /* in ops and not both done and out of flight */
     uint64_t op_number, lease_id;          /* last ones given */
     int event_fd;                          /* readable while `finished` has elements */
-    nng_aio *timer;                        /* expires operations */
-    uint64_t timer_at_ns;                  /* CLOCK_NEVER: not running */
+    pthread_t timer;                       /* the thread that expires operations */
+    pthread_cond_t timing;                 /* it is to look earlier, or to end */
+    uint64_t timer_at_ns;                  /* when it looks; CLOCK_NEVER: not at all */
+    bool timer_over;
     pthread_mutex_t cuda_mutex; /* held over calls into the driver; before `mutex`, never in it */
     struct cuda *cuda;          /* made under it, at the first need */
-    pthread_mutex_t scratch_mutex; /* guards the two below, alone */
-    struct wire_reply *scratch_reply;
-    struct wire_buffer *scratch_buffer;
 };
 
 /* Choice: how long after its deadline a request in flight is still given to the worker, which has
@@ -254,7 +246,7 @@ void link_give_slot(struct slot *slot);
 
 /* Fills in session, epoch and the next sequence (a batch takes one for each select), encodes and
  * sends; the answer comes to engine_answer. With the mutex. On an error the slot is still the
- * caller's. */
+ * caller's, and nothing was sent: TOPKD_E_UNREACHABLE when the connection is lost. */
 enum topkd_status link_send(struct slot *slot, struct wire_request *request, char *detail);
 
 /* ---- renew.c --------------------------------------------------------------------------------- */
@@ -401,7 +393,8 @@ void engine_unqueue(struct topkd_op *op);
 /* With the mutex: gives an arena slot back, if its session still is the present one. Frees. */
 void engine_release_lease(struct topkd_client *client, struct lease *lease);
 
-/* The callback of the timer. */
-void engine_timer_cb(void *client);
+/* The thread that expires operations. */
+enum topkd_status engine_timer_start(struct topkd_client *client, char *detail);
+void engine_timer_stop(struct topkd_client *client); /* joins; without the mutex */
 
 #endif

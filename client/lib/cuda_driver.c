@@ -5,13 +5,16 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct cuda_driver driver;
 static char load_error[WIRE_DETAIL_SIZE];
+static pid_t load_pid;
 
 static void load(void)
 {
+    load_pid = getpid();
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         (void)fault(load_error, TOPKD_E_NOT_VISIBLE,
@@ -44,6 +47,12 @@ enum topkd_status cuda_driver_get(const struct cuda_driver **driver_p, char *det
     (void)pthread_once(&once, load);
     if (load_error[0]) {
         return fault(detail, TOPKD_E_NOT_VISIBLE, "%s", load_error);
+    }
+    if (load_pid != getpid()) {
+        return fault(detail, TOPKD_E_CLOSED,
+                     "process %d was forked from process %d, which had used CUDA through topkd: "
+                     "CUDA does not survive that; fork before, or exec a new program",
+                     (int)getpid(), (int)load_pid);
     }
     *driver_p = &driver;
     return TOPKD_OK;

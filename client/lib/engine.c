@@ -2,12 +2,13 @@
  * engine.c - the life of an operation: parked until a session, a slot and arena room are there,
  * sent (engine_send.c), done. Everything asynchronous of the library meets here.
  *
- * Deadlines are kept by one timer a client and not by NNG's own: a request whose deadline has
- * passed is done for its caller, but its slot stays taken until the worker answers or the pipe
- * goes. So a late lease is given back, regions know who still uses them, and a worker that hangs
- * fills the slots instead of an unbounded queue.
+ * Deadlines are kept by one timer a client: a request whose deadline has passed is done for its
+ * caller, but its slot stays taken until the worker answers or the connection goes. So a late lease
+ * is given back, regions know who still uses them, and a worker that hangs fills the slots instead
+ * of an unbounded queue.
  */
 #include "engine_internal.h"
+#include "thread.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -190,31 +191,56 @@ void engine_arm_timer(struct topkd_client *client, uint64_t at_ns)
     if (at_ns >= client->timer_at_ns) {
         return;
     }
-    bool running = client->timer_at_ns != CLOCK_NEVER;
     client->timer_at_ns = at_ns;
-    if (running) {
-        nng_aio_cancel(client->timer); /* its callback sets it anew */
-    } else {
-        nng_sleep_aio(clock_left_ms(at_ns), client->timer);
-    }
+    pthread_cond_signal(&client->timing);
 }
 
-void engine_timer_cb(void *arg)
+static uint64_t next_expiry_ns(const struct topkd_client *client)
 {
-    struct topkd_client *client = arg;
-    pthread_mutex_lock(&client->mutex);
-    engine_expire(client);
     uint64_t next_ns = CLOCK_NEVER;
     list_each(node, &client->ops)
     {
-        struct topkd_op *op = list_entry(node, struct topkd_op, node);
+        const struct topkd_op *op = list_entry(node, struct topkd_op, node);
         if (op->state != OP_DONE) {
             next_ns = clock_earlier(next_ns, engine_expiry_ns(op));
         }
     }
-    client->timer_at_ns = CLOCK_NEVER;
-    engine_arm_timer(client, next_ns);
+    return next_ns;
+}
+
+static void *run_timer(void *arg)
+{
+    struct topkd_client *client = arg;
+    pthread_mutex_lock(&client->mutex);
+    while (!client->timer_over) {
+        if (clock_passed(client->timer_at_ns)) {
+            engine_expire(client);
+            client->timer_at_ns = next_expiry_ns(client);
+        } else {
+            (void)client_cond_wait(client, &client->timing, client->timer_at_ns);
+        }
+    }
     pthread_mutex_unlock(&client->mutex);
+    return NULL;
+}
+
+enum topkd_status engine_timer_start(struct topkd_client *client, char *detail)
+{
+    int error = thread_start(&client->timer, run_timer, client);
+    if (error) {
+        return fault_system(detail, "cannot start a thread", error);
+    }
+    (void)pthread_setname_np(client->timer, "topkd-timer");
+    return TOPKD_OK;
+}
+
+void engine_timer_stop(struct topkd_client *client)
+{
+    pthread_mutex_lock(&client->mutex);
+    client->timer_over = true;
+    pthread_cond_signal(&client->timing);
+    pthread_mutex_unlock(&client->mutex);
+    pthread_join(client->timer, NULL);
 }
 
 /* ---- Arena ----------------------------------------------------------------------------------- */

@@ -207,25 +207,27 @@ static void send_gathered(struct gathering *gathering, struct link *link, struct
         return;
     }
     link_give_slot(slot);
+    link->lost = link->lost || status == TOPKD_E_UNREACHABLE;
     for (uint32_t i = 0; i < gathering->num_ops; i++) {
         struct topkd_op *op = gathering->ops[i];
         count_sent(link, op, -1);
         op->in_flight = false;
-        engine_end(op, status, detail);
+        if (status == TOPKD_E_UNREACHABLE) {
+            engine_park(op); /* for the next link, as if it had not been taken out */
+        } else {
+            engine_end(op, status, detail);
+        }
     }
 }
 
 void engine_pump(struct topkd_client *client)
 {
     struct link *link = client->link;
-    if (list_empty(&client->parked)) {
-        return;
-    }
-    if (!link_usable(link)) {
-        renew_wake(client);
-        return;
-    }
     while (!list_empty(&client->parked)) {
+        if (!link_usable(link)) {
+            renew_wake(client);
+            return;
+        }
         struct gathering gathering; /* what of its request is used is set */
         gathering.num_ops = gathering.num_lengths = 0;
         gathering.alone = false;

@@ -151,88 +151,45 @@ static void fill_answer(const struct slot *slot, struct answer *answer, enum top
     }
 }
 
-/* A text where the worker gave none. */
-static void complete_text(enum topkd_status status, char *detail)
+/* A reply that is OK has one status for each operation. */
+static void take_reply(const struct slot *slot, const struct wire_reply *reply,
+                       struct answer *answer)
 {
-    if (status != TOPKD_OK && detail[0] == '\0') {
-        (void)fault(detail, status, "%s", wire_status_text(status));
-    }
-}
-
-/* A decoded reply, with its own status or one for each operation. */
-static void take_reply(const struct slot *slot, struct wire_reply *reply, struct answer *answer)
-{
-    char detail[WIRE_DETAIL_SIZE];
-    if (reply->status != TOPKD_OK) {
-        complete_text(reply->status, reply->detail);
-        fill_answer(slot, answer, reply->status, reply->detail);
+    if (slot->message.kind == WIRE_SELECT) {
+        answer->selects[0].select = reply->u.select;
         return;
     }
-    bool is_batch = slot->kind == WIRE_SELECT_BATCH;
-    uint32_t num_answers = is_batch ? reply->u.select_batch.num_answers : slot->num_ops;
-    if (reply->kind != slot->kind || reply->sequence != slot->sequence) {
-        (void)fault(detail, TOPKD_E_PROTOCOL,
-                    "the worker answered request %" PRIu64 " with a reply to %" PRIu64 " (%s)",
-                    slot->sequence, reply->sequence, wire_kind_name(reply->kind));
-        fill_answer(slot, answer, TOPKD_E_PROTOCOL, detail);
-    } else if (is_batch && num_answers != slot->num_ops) {
+    if (slot->message.kind != WIRE_SELECT_BATCH) {
+        return;
+    }
+    uint32_t num_answers = reply->u.select_batch.num_answers;
+    if (num_answers != slot->num_ops) {
+        char detail[WIRE_DETAIL_SIZE];
         (void)fault(detail, TOPKD_E_PROTOCOL, "the worker answered %u requests with %u answers",
                     slot->num_ops, num_answers);
         fill_answer(slot, answer, TOPKD_E_PROTOCOL, detail);
-    } else if (is_batch) {
-        memcpy(answer->selects, reply->u.select_batch.answers,
-               num_answers * sizeof(answer->selects[0]));
-        for (uint32_t i = 0; i < num_answers; i++) {
-            complete_text(answer->selects[i].status, answer->selects[i].detail);
-        }
-    } else if (slot->kind == WIRE_SELECT) {
-        answer->selects[0].select = reply->u.select;
-    }
-}
-
-static void read_answer(struct slot *slot, nng_msg *message, struct answer *answer)
-{
-    struct topkd_client *client = slot->link->client;
-    char detail[WIRE_DETAIL_SIZE] = "";
-    pthread_mutex_lock(&client->scratch_mutex);
-    enum topkd_status status =
-        wire_reply_decode(nng_msg_body(message), nng_msg_len(message), client->scratch_buffer,
-                          client->scratch_reply, detail);
-    if (status == TOPKD_OK) {
-        take_reply(slot, client->scratch_reply, answer);
-    } else {
-        fill_answer(slot, answer, status, detail);
-    }
-    pthread_mutex_unlock(&client->scratch_mutex);
-}
-
-/* NNG's callback: the request has left, or the reply is here, or neither will be. */
-static void slot_cb(void *arg)
-{
-    struct slot *slot = arg;
-    struct answer answer = {0};
-    int error = nng_aio_result(slot->aio);
-    if (slot->phase == SLOT_SENDING && error == 0) {
-        slot->phase = SLOT_RECEIVING;
-        nng_aio_set_timeout(slot->aio, NNG_DURATION_INFINITE); /* deadlines: engine.c */
-        nng_ctx_recv(slot->ctx, slot->aio);
         return;
     }
-    if (slot->phase == SLOT_SENDING) {
-        nng_msg_free(nng_aio_get_msg(slot->aio)); /* not sent, so still ours */
+    memcpy(answer->selects, reply->u.select_batch.answers,
+           num_answers * sizeof(answer->selects[0]));
+    for (uint32_t i = 0; i < num_answers; i++) {
+        struct wire_select_answer *select = &answer->selects[i];
+        if (select->status != TOPKD_OK && select->detail[0] == '\0') {
+            (void)fault(select->detail, select->status, "%s", wire_status_text(select->status));
+        }
     }
-    if (error == NNG_ENOMEM) {
-        char detail[WIRE_DETAIL_SIZE];
-        (void)fault(detail, TOPKD_E_NO_MEMORY, "no memory to send a request");
-        fill_answer(slot, &answer, TOPKD_E_NO_MEMORY, detail);
-    } else if (error != 0) {
-        answer.lost = true;
-    } else {
-        nng_msg *message = nng_aio_get_msg(slot->aio);
-        read_answer(slot, message, &answer);
-        nng_msg_free(message);
+}
+
+/* From the connection's thread: the reply is here, or there will be none. */
+static void slot_answer(struct rpc_request *message, const struct rpc_answer *answered)
+{
+    struct slot *slot = list_entry(message, struct slot, message);
+    struct answer answer = {.lost = answered->lost};
+    if (answered->status == TOPKD_OK) {
+        take_reply(slot, answered->reply, &answer);
+    } else if (!answered->lost) {
+        fill_answer(slot, &answer, answered->status, answered->detail);
     }
-    nng_aio_set_msg(slot->aio, NULL);
     engine_answer(slot, &answer);
 }
 
@@ -242,7 +199,6 @@ struct slot *link_take_slot(struct link *link)
     if (slot) {
         link->free_slots = slot->next_free;
         slot->next_free = NULL;
-        slot->phase = SLOT_SENDING;
         link->num_in_use++;
     }
     return slot;
@@ -250,7 +206,6 @@ struct slot *link_take_slot(struct link *link)
 
 static void put_free(struct slot *slot)
 {
-    slot->phase = SLOT_FREE;
     slot->num_ops = 0;
     slot->is_counted = false;
     slot->next_free = slot->link->free_slots;
@@ -269,18 +224,12 @@ enum topkd_status link_send(struct slot *slot, struct wire_request *request, cha
     request->session = link->session->id;
     request->epoch = link->session->epoch;
     request->sequence = link->sequence + 1;
-    nng_msg *message;
-    enum topkd_status status = rpc_encode(request, &message, detail);
-    if (status != TOPKD_OK) {
-        return status;
+    enum topkd_status status = rpc_post(link->rpc, request, &slot->message, detail);
+    if (status == TOPKD_OK) {
+        link->sequence +=
+            request->kind == WIRE_SELECT_BATCH ? request->u.select_batch.num_selects : 1;
     }
-    link->sequence += request->kind == WIRE_SELECT_BATCH ? request->u.select_batch.num_selects : 1;
-    slot->sequence = request->sequence;
-    slot->kind = request->kind;
-    nng_aio_set_msg(slot->aio, message);
-    nng_aio_set_timeout(slot->aio, rpc_send_ms());
-    nng_ctx_send(slot->ctx, slot->aio);
-    return TOPKD_OK;
+    return status;
 }
 
 static enum topkd_status make_slots(struct link *link, char *detail)
@@ -294,13 +243,7 @@ static enum topkd_status make_slots(struct link *link, char *detail)
     for (; link->num_slots < num_slots; link->num_slots++) {
         struct slot *slot = &link->slots[link->num_slots];
         slot->link = link;
-        if (nng_ctx_open(&slot->ctx, rpc_socket(link->rpc)) != 0) {
-            return fault(detail, TOPKD_E_UNREACHABLE, "%s closed the connection",
-                         rpc_url(link->rpc));
-        }
-        if (nng_aio_alloc(&slot->aio, slot_cb, slot) != 0) {
-            return fault(detail, TOPKD_E_NO_MEMORY, "no memory for %u requests", num_slots);
-        }
+        slot->message.answer = slot_answer;
         put_free(slot);
     }
     return TOPKD_OK;
@@ -380,17 +323,9 @@ enum topkd_status link_open(struct topkd_client *client, uint64_t serial, uint64
 
 void link_close(struct link *link)
 {
-    static const struct answer lost = {.lost = true};
     struct topkd_client *client = link->client;
     if (link->rpc) {
-        rpc_abort(link->rpc);
-    }
-    for (uint32_t i = 0; i < link->num_slots; i++) {
-        nng_aio_stop(link->slots[i].aio); /* ends what it does, waits for its callback */
-        if (link->slots[i].phase != SLOT_FREE) {
-            engine_answer(&link->slots[i], &lost); /* stopped between sent and receiving */
-        }
-        nng_aio_free(link->slots[i].aio);
+        rpc_abort(link->rpc); /* no slot is in use after it */
     }
     pthread_mutex_lock(&client->mutex);
     while (link->num_callers > 0) {

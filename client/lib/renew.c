@@ -44,10 +44,9 @@ bool renew_transient(enum topkd_status status)
 /* ---- Taking down ----------------------------------------------------------------------------- */
 
 /*
- * When the link may be taken down, CLOCK_NEVER while it serves. One whose pipe is gone at once; one
- * that is only done for (stale, draining) when the last answer has come, because closing a pipe
- * while something arrives is what NNG does not take well (rpc_close). A stale session's requests
- * are all refused quickly; a draining worker ends by itself.
+ * When the link may be taken down, CLOCK_NEVER while it serves. One whose connection is gone at
+ * once; one that is only done for (stale, draining) when the last answer has come. A stale
+ * session's requests are all refused quickly; a draining worker ends by itself.
  */
 static uint64_t over_ns(struct link *link)
 {

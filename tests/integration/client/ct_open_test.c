@@ -207,7 +207,7 @@ static void ct_19_bad_options_are_named(void **state)
 }
 
 /* As another user than root, which may open everything; in a child, as only that can change users
- * for good, and before this process uses NNG, see main. */
+ * for good. First in main: ThreadSanitizer wants to fork before there are threads. */
 static void ct_22_a_socket_of_others(void **state)
 {
     struct fake *fake = *state;

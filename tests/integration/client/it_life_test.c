@@ -52,7 +52,7 @@ static int be_a_client(const struct daemon *daemon, uint32_t rows)
     return has_buffers() ? 2 : 0;
 }
 
-/* Two processes; forked before this one has used the library, so it comes first in main. */
+/* Two processes. First in main: ThreadSanitizer wants to fork before there are threads. */
 static void it_30_two_processes_at_once(void **state)
 {
     const struct daemon *daemon = *state;
@@ -394,8 +394,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(it_30_two_processes_at_once),         /* first: its children have not used NNG */
-        TEST(it_39_a_client_dies_with_its_worker), /* and these */
+        TEST(it_30_two_processes_at_once),         /* first: it forks */
+        TEST(it_39_a_client_dies_with_its_worker), /* and so does this */
         TEST(it_31_threads_of_one_client),
         TEST(it_32_many_outstanding_with_poll),
         TEST(it_33_workers_killed_in_the_middle_of_a_stream),

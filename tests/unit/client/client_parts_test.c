@@ -135,94 +135,6 @@ static void the_url_is_the_first_that_is_given(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* ---- rpc.h ----------------------------------------------------------------------------------- */
-
-/* The largest request of each kind must fit the room that rpc_encode takes for it. */
-static void the_largest_requests_can_be_encoded(void **state)
-{
-    (void)state;
-    char detail[WIRE_DETAIL_SIZE] = "";
-    static int32_t lengths[WIRE_LENGTHS_MAX];
-    const struct wire_region_ref ref = {UINT64_MAX, UINT32_MAX, UINT64_MAX};
-    struct wire_request request = {
-        .session = UINT64_MAX, .sequence = UINT64_MAX, .epoch = UINT64_MAX, .kind = WIRE_SELECT};
-    struct wire_select_request *select = &request.u.select;
-    *select = (struct wire_select_request){
-        .scores = ref,
-        .row_stride = INT64_MAX,
-        .rows = WIRE_LENGTHS_MAX,
-        .width = UINT32_MAX,
-        .k = UINT32_MAX,
-        .order = 2,
-        .ties = 1,
-        .lengths_mode = WIRE_LENGTHS_INLINE,
-        .length_all = -1,
-        .num_lengths = WIRE_LENGTHS_MAX,
-        .lengths_inline = lengths,
-        .lengths = ref,
-        .indices = ref,
-        .index_stride = INT64_MAX,
-        .values = ref,
-        .value_stride = INT64_MAX,
-        .page_table = ref,
-        .page_table_stride = INT64_MAX,
-        .page_table_width = UINT32_MAX,
-        .page_size_log2 = 30,
-        .row_offsets = ref,
-        .wait = {UINT32_MAX, UINT64_MAX},
-        .signal = {UINT32_MAX, UINT64_MAX},
-        .timeout_ms = UINT32_MAX,
-    };
-    nng_msg *message = NULL;
-    if (rpc_encode(&request, &message, detail) != TOPKD_OK) {
-        fail_msg("select: %s", detail);
-    }
-    assert_in_range(nng_msg_len(message), WIRE_LENGTHS_MAX * sizeof(int32_t),
-                    WIRE_MESSAGE_SIZE_MAX);
-    nng_msg_free(message);
-
-    request.kind = WIRE_REGISTER;
-    memset(&request.u, 0, sizeof(request.u));
-    struct wire_register_request *reg = &request.u.reg;
-    reg->memory.kind = WIRE_MEMORY_SHM;
-    reg->memory.handle_bytes = WIRE_HANDLE_SIZE - 1;
-    memset(reg->memory.handle, 'x', WIRE_HANDLE_SIZE - 1);
-    reg->memory.handle[0] = '/';
-    reg->memory.allocation_bytes = reg->buffer_id = reg->offset = reg->length = UINT64_MAX;
-    reg->access = WIRE_ACCESS_READ_WRITE;
-    memset(reg->device, 'x', sizeof(reg->device) - 1);
-    reg->unlink_when_dead = true;
-    if (rpc_encode(&request, &message, detail) != TOPKD_OK) {
-        fail_msg("register: %s", detail);
-    }
-    nng_msg_free(message);
-
-    request.kind = WIRE_HELLO;
-    memset(&request.u, 0, sizeof(request.u));
-    request.u.hello.version = UINT32_MAX;
-    memset(request.u.hello.client_name, 'x', WIRE_NAME_SIZE - 1);
-    memset(request.u.hello.device, 'x', WIRE_UUID_SIZE - 1);
-    if (rpc_encode(&request, &message, detail) != TOPKD_OK) {
-        fail_msg("hello: %s", detail);
-    }
-    nng_msg_free(message);
-}
-
-static void what_cannot_be_encoded_is_named(void **state)
-{
-    (void)state;
-    char detail[WIRE_DETAIL_SIZE] = "";
-    static int32_t lengths[WIRE_LENGTHS_MAX + 1];
-    struct wire_request request = {.kind = WIRE_SELECT};
-    request.u.select.lengths_mode = WIRE_LENGTHS_INLINE;
-    request.u.select.rows = request.u.select.num_lengths = WIRE_LENGTHS_MAX + 1;
-    request.u.select.lengths_inline = lengths;
-    nng_msg *message = NULL;
-    assert_int_equal(rpc_encode(&request, &message, detail), TOPKD_E_INVALID);
-    assert_null(message);
-    assert_true(strlen(detail) > 0);
-}
-
 /* ---- shm.h ----------------------------------------------------------------------------------- */
 
 static mode_t mode_of(const char *name)
@@ -337,8 +249,6 @@ int main(void)
         cmocka_unit_test(deadlines_round_up_and_end),
         cmocka_unit_test(texts_end_where_their_room_ends),
         cmocka_unit_test(the_url_is_the_first_that_is_given),
-        cmocka_unit_test(the_largest_requests_can_be_encoded),
-        cmocka_unit_test(what_cannot_be_encoded_is_named),
         cmocka_unit_test(an_object_is_for_its_user_alone),
         cmocka_unit_test(a_worker_of_another_user_alone_is_let_in),
         cmocka_unit_test(memory_of_the_worker_must_be_what_it_says),
