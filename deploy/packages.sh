@@ -16,13 +16,14 @@ packages_of() {
     build)
         # compiler and build system, then the libraries the daemon and the client stand on
         echo gcc g++ libc6-dev cmake ninja-build pkg-config
-        echo libuv1-dev libnng-dev libyaml-dev libsystemd-dev
+        echo libuv1-dev libyaml-dev libsystemd-dev
         echo libflatbuffers-dev flatbuffers-compiler
         ;;
     test)
-        # cmocka: unit tests; NumPy: reads and writes the .npy files that topkctl must understand;
-        # Boost.Context: the threads of CUDA kernels that run on the host
-        echo libcmocka-dev python3 python3-numpy libboost-context-dev
+        # cmocka: unit tests; NNG: the other implementation of the protocol, to speak to; NumPy: reads
+        # and writes the .npy files that topkctl must understand; Boost.Context: the threads of CUDA
+        # kernels that run on the host
+        echo libcmocka-dev libnng-dev python3 python3-numpy libboost-context-dev
         ;;
     check)
         # clang: fuzz targets (libFuzzer is in libclang-rt), formatter, static checks

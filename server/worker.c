@@ -301,8 +301,8 @@ bool worker_end_check(struct worker *worker)
     /* Sessions go with their last job, and look here again; so does a canary. */
     if (worker->endpoint == NULL || worker->num_sessions > 0 || worker->canary.is_running)
         return true;
-    /* A client's NNG forgets what it has not read when the connection is closed: last replies get
-     * time to leave and to be read. */
+    /* A client that uses NNG forgets what it has not read when the connection is closed: last
+     * replies get time to leave and to be read. */
     uint64_t now_ns = uv_hrtime();
     if (worker->rested_ns == 0)
         worker->rested_ns = now_ns;

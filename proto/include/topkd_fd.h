@@ -2,7 +2,7 @@
  * topkd_fd.h - handing descriptors of memory between a client and a worker.
  *
  * Memory of CUDA's virtual memory management (PyTorch's expandable segments are such) has no IPC
- * handle; it travels as file descriptors, which NNG cannot carry. So beside a CUDA worker's socket
+ * handle; it travels as file descriptors, which no message carries. So beside a CUDA worker's socket
  * "<path>.sock" lies a second one, "<path>.fds", of type SOCK_SEQPACKET. One connection is one
  * hand-over, in one of two directions:
  *

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define WIRE_VERSION 1u
-#define WIRE_MESSAGE_SIZE_MAX 65536u /* bytes; NNG_OPT_RECVMAXSZ on both sides */
+#define WIRE_MESSAGE_SIZE_MAX 65536u /* bytes, without what topkd_stream.h puts before them */
 #define WIRE_LENGTHS_MAX 8192u       /* inline valid lengths a Select may carry (32 KiB) */
 #define WIRE_BATCH_MAX 16u           /* Selects of one SelectBatch; choice: 5 KiB of structs */
 #define WIRE_NAME_SIZE 64u           /* client, device and object names, terminator included */

@@ -11,7 +11,7 @@ folder=$1
 packages=(
     systemd systemd-sysv dbus      # an init to boot
     procps                         # of the tests: pgrep, pkill
-    libnng1 libuv1 libyaml-0-2     # of the packages: Depends
+    libuv1 libyaml-0-2             # of the packages: Depends
 )
 
 # Nothing here survives a power failure anyway, so nothing waits for the disk; and nobody reads

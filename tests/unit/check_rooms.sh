@@ -2,11 +2,11 @@
 # Who may include whom: reads the #include lines of every C, C++ and CUDA source.
 #
 #     proto    -> FlatBuffers; its include/ is what others see
-#     client   -> proto/include, NNG; topkctl also kernels/include (it selects without a daemon);
+#     client   -> proto/include; topkctl also kernels/include (it selects without a daemon);
 #                 examples no private header of the library; the public headers only each other
 #     kernels  -> CUDA in kernels/cuda only, nothing of the other rooms
-#     server   -> proto/include, kernels/include, libuv, NNG, libyaml, systemd; CUDA only in files
-#                 with `cuda` in their name
+#     server   -> proto/include, kernels/include, libuv, libyaml, systemd; CUDA only in files with
+#                 `cuda` in their name
 #     nothing  -> tests; tests -> everything
 #
 # A header made from a template x.h.in counts as x.h beside it; templates in cmake/ are for all.
@@ -83,7 +83,6 @@ function library_of(name) {
 function may_use_library(file, library) {
     if (file ~ /^tests\//) return 1
     if (library == "FlatBuffers") return file ~ /^proto\/[^\/]*\.(cpp|hpp)$/
-    if (library == "NNG") return file ~ /^(client\/(lib|topkctl)|server)\//
     if (library == "libuv" || library == "libyaml" || library == "systemd") return file ~ /^server\//
     if (library == "CUDA") return file ~ /^kernels\/cuda\// || file ~ /^server\/.*cuda[^\/]*$/
     if (library == "vector intrinsics") return file ~ /^kernels\//

@@ -269,7 +269,7 @@ static void ct_69_a_daemon_that_stays_draining_is_named(void **state)
     struct topkd_client *client = fake_client(fake, NULL);
     matrix_create(client, 2, 100, 8, &matrix);
     struct topkd_select_request request = matrix_request(&matrix, false);
-    request.timeout_ms = 300;
+    request.timeout_ms = SHORT_MS; /* time for an attempt that is refused */
     expect_status(TOPKD_E_DRAINING, topkd_select(client, &request, &result));
     topkd_client_close(client);
 }

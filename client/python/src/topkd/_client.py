@@ -43,10 +43,11 @@ class Client:
     Raises:
         topkd.Error: ``UnreachableError``, ``NoDeviceError``, ``NotPermittedError``, ``VersionError``,
             ``LimitError``, ``DrainingError``, ``TimeoutError``, ``MapFailedError``,
-            ``InvalidError``, ``ClosedError`` (after a fork of a process that used topkd).
+            ``InvalidError``, ``ClosedError`` (a GPU, after a fork of a process that used CUDA).
 
     Threads: every method may be called from any thread at once. ``with Client() as client:`` closes
-    it at the end. A client cannot be pickled, and after ``fork`` the child cannot use it.
+    it at the end. A client cannot be pickled, and after ``fork`` the child cannot use it, but
+    can open its own.
     """
 
     def __init__(

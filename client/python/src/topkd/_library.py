@@ -20,9 +20,6 @@ from ._version import __version__
 CLIENT, SELECTOR = "libtopkd.so.0", "libtopksel.so.0"
 VARIABLE = "TOPKD_LIBRARY"
 BUNDLED = Path(__file__).parent / "lib"
-# Libraries of others beside ours, one a line, each after those it needs (written by the wheel's
-# build). The loader then finds them by name, wherever this folder lies.
-DEPENDENCIES = "dependencies.txt"
 
 
 def _chosen() -> tuple[Path | None, str]:
@@ -33,15 +30,6 @@ def _chosen() -> tuple[Path | None, str]:
     if (BUNDLED / CLIENT).is_file():
         return BUNDLED, f"the wheel's own folder {BUNDLED}"
     return None, "the dynamic loader (no library in the wheel, no TOPKD_LIBRARY)"
-
-
-def _load_dependencies(folder: Path) -> None:
-    try:
-        names = (folder / DEPENDENCIES).read_text(encoding="utf-8").split()
-    except FileNotFoundError:
-        return
-    for name in names:
-        ctypes.CDLL(str(folder / name))
 
 
 def _open(name: str) -> ctypes.CDLL:
@@ -55,7 +43,6 @@ def _open(name: str) -> ctypes.CDLL:
             place = place.parent
         if not place.is_dir():
             raise OSError(f"{place} does not exist")
-        _load_dependencies(place)
         path = place / name
         if not path.is_file():
             raise OSError(f"{place} holds no {name}")

@@ -80,8 +80,8 @@ class Session:
             raise named(
                 "CLOSED",
                 "this client was opened before a fork, in the parent process: its threads and its "
-                "connection are not here. Open clients after the fork, or use the start method "
-                '"spawn" (and after a fork of a process that used topkd, none can be opened)',
+                "connection are not here. Open clients after the fork (CUDA does not survive it), "
+                'or use the start method "spawn"',
             )
         if self.is_closed:
             raise named("CLOSED", "the client is closed")
