@@ -45,11 +45,13 @@ def child(way: Any) -> str:
     pid = os.fork()
     if pid == 0:
         try:
-            text = way() or "ok"
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(writer, text.encode())
-        os._exit(0)
+            try:
+                text = str(way() or "ok")
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+            os.write(writer, text.encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         text = pipe.read().decode()
@@ -66,9 +68,20 @@ def test_a_fork_is_noticed(daemon: Daemon, client: topkd.Client, rng: Any) -> No
         lambda: client.__enter__(), lambda: client.trim(),
     ):
         assert "before a fork" in child(way) and "ClosedError" in child(way)
-    assert "ClosedError" in child(lambda: topkd.Client(daemon.url))
     assert child(lambda: client.close()) == "ok"
     check(scores, client.select(scores, k=3))  # the parent's is as it was
+
+
+def test_a_child_opens_its_own(daemon: Daemon, client: topkd.Client, rng: Any) -> None:
+    scores = normal(rng, 3, 200)
+    check(scores, client.select(scores, k=5))
+
+    def use() -> None:
+        with topkd.Client(daemon.url) as own:
+            check(scores, own.select(scores, k=5))
+
+    assert child(use) == "ok"
+    check(scores, client.select(scores, k=5))
 
 
 def test_in_process_selection_after_a_fork(rng: Any) -> None:
