@@ -2,9 +2,9 @@
  * topkd_fd.h - handing descriptors of memory between a client and a worker.
  *
  * Memory of CUDA's virtual memory management (PyTorch's expandable segments are such) has no IPC
- * handle; it travels as file descriptors, which no message carries. So beside a CUDA worker's socket
- * "<path>.sock" lies a second one, "<path>.fds", of type SOCK_SEQPACKET. One connection is one
- * hand-over, in one of two directions:
+ * handle; it travels as file descriptors, which no message carries. So beside the socket
+ * "<path>.sock" of a CUDA worker lies a second one, "<path>.fds", of type SOCK_SEQPACKET. One
+ * connection is one hand-over, in one of two directions:
  *
  *   offer   The client sends one or more fd_packet of kind FD_OFFER, each with its descriptors
  *           (SCM_RIGHTS) in the order of the memory, and gets one fd_answer with a ticket. The
