@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes as c
+import sys
 import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _abi, _array, _cuda, _tensors
+from . import _abi, _array, _cuda, _tensors, _torch_calls
 from ._buffers import Buffer
 from ._call import Call, Results, choice, outputs, positive, timeout_ms
 from ._aio import PAUSE_S, Loops
@@ -76,6 +77,7 @@ class Client:
         self._session = Session(options, idle_regions, idle_timeout)
         self._staging = not self._session.is_cuda if staging is None else staging
         self._recent = RecentCalls()
+        self._short_way: tuple[_torch_calls.Select, _torch_calls.Note] | None = None
         self._loops = Loops(self._session)
         # Not at exit: arrays may be used to the very end, and the daemon notices ours.
         self._finalizer = weakref.finalize(self, self._session.close, False)
@@ -273,8 +275,21 @@ class Client:
                 (also in a capture: see ``lane``), ``LimitError``, ``BusyError``, ``TimeoutError``,
                 ``StaleSessionError``, ``DeviceFaultError`` and others of topkd.h.
         """
+        session = self._session
         options = None
-        if (
+        if session.is_cuda:
+            if stream is None:
+                options = _torch_calls.options_of(
+                    scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
+                    row_offsets, out, timeout,
+                )
+                if options is not None and self._short_way is not None:
+                    result = self._short_way[0](
+                        scores, lengths, page_table, row_offsets, out, options
+                    )
+                    if result is not None:
+                        return result
+        elif (
             page_table is None and row_offsets is None and out is None and stream is None
             and page_size is None and (lengths is None or type(lengths) is int)
         ):
@@ -284,7 +299,6 @@ class Client:
                 result = recent(scores, options)
                 if result is not None:
                     return result
-        session = self._session
         session.enter()
         try:
             call, results = self._prepare(
@@ -295,6 +309,10 @@ class Client:
                 call.close()
             elif session.is_cuda:
                 self._enqueue(call, is_waiting=_tensors.is_unordered(scores))
+                if options is not None and "torch" in sys.modules:
+                    if self._short_way is None:
+                        self._short_way = _torch_calls.make_short_way(session)
+                    self._short_way[1](call, scores, options)
             else:
                 self._block(call.request, call.buffers)
                 if options is not None:

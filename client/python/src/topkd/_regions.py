@@ -46,6 +46,10 @@ class Region:
         self.last_use = 0.0
 
     def is_idle(self) -> bool:
+        """With the lock. Forgets storages that have gone."""
+        for address, storage in list(self.storages.items()):
+            if storage() is None:
+                del self.storages[address]
         return self.users == 0 and not self.storages
 
 
@@ -86,6 +90,10 @@ class Regions:
             self._watch(region, tensor.owner)
         return region
 
+    def known(self) -> tuple[dict[Key, Region], threading.Lock]:
+        """The present ones and the lock to read them with. While it is held none of them goes."""
+        return self._map, self._lock
+
     def _find(self, key: Key, is_output: bool) -> Region | None:
         with self._lock:
             region = self._map.get(key)
@@ -106,18 +114,10 @@ class Regions:
         known = region.storages.get(address)
         if known is not None and known() is not None:
             return
-        tell = self._tell
-
-        def gone(reference: Any, region: Region = region, address: int = address) -> None:
-            tell(("storage", region, address, reference))
-
-        region.storages[address] = weakref.ref(storage, gone)
-
-    def storage_gone(self, region: Region, address: int, reference: Any) -> None:
-        """By the janitor. Another storage may have taken the address in the meantime."""
+        # No callback: it would wake a thread for every result that is dropped, which takes longer
+        # than a selection. `trim` looks.
         with self._lock:
-            if region.storages.get(address) is reference:
-                del region.storages[address]
+            region.storages[address] = weakref.ref(storage)
 
     # ---- Making one ------------------------------------------------------------------------------
 

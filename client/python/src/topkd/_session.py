@@ -258,8 +258,6 @@ class Session:
                 self._num_device -= 1
         elif told[0] == "lane":
             self.close_lane(told[1])
-        elif told[0] == "storage":
-            self.regions.storage_gone(*told[1:])
         return bool(told[0] == "close")
 
 

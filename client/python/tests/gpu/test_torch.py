@@ -78,6 +78,50 @@ def test_options_and_layouts(select: Any, torch: Any, rng: Any) -> None:
     check(plain, host(got), row_offsets=offsets)
 
 
+def test_the_short_way_is_the_same(
+    gpu_client: topkd.Client, torch: Any, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a request of the usual kind takes from its second time on: other tensors, other sizes."""
+    table = torch.from_numpy(np.stack([rng.permutation(900)[:313] for _ in range(9)])).int().cuda()
+    offsets = torch.arange(9, dtype=torch.int32, device="cuda") * 1000
+    spare = torch.full((9, 70), -7, dtype=torch.int32, device="cuda")
+
+    def step(rows: int, width: int, kind: str) -> None:
+        scores = torch.randn(rows, width + 3, device="cuda").to(getattr(torch, kind))[:, 3:]
+        lengths = torch.randint(0, width + 1, (rows,), dtype=torch.int32, device="cuda")
+        as_read, counts = host(scores.float()), host(lengths)
+        select = gpu_client.select
+        check(as_read, host(select(scores, k=64)))
+        check(as_read, host(select(scores, 50, 64)), 50)
+        check(as_read, host(select(scores, lengths, 64)), counts)
+        indices, values = select(scores, lengths, 64, values=True)
+        check(as_read, host(indices), counts, values=host(values))
+        best = select(scores, lengths, 64, order="value", ties="lowest")
+        assert (host(best) == oracle(as_read, counts, 64, order="value")).all()
+        same = select(scores, lengths, 64, deterministic=True)
+        assert (host(same) == oracle(as_read, counts, 64)).all()
+        out = spare[:rows, 3:67]
+        assert select(scores, lengths, 64, out=out) is out
+        check(as_read, host(out), counts)
+        assert bool((spare[:, :3] == -7).all()) and bool((spare[:, 67:] == -7).all())
+        pages = select(scores, lengths, 64, page_table=table[:rows], page_size=16)
+        check(as_read, host(pages), counts, page_table=host(table[:rows]), page_size=16)
+        moved = select(scores, lengths, 64, row_offsets=offsets[:rows])
+        check(as_read, host(moved), counts, row_offsets=host(offsets[:rows]))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("this request took the long way")
+
+    for kind in ("float32", "bfloat16"):
+        step(9, 5000, kind)
+        gpu_client.synchronize()
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu_client, "_prepare", refuse)
+            step(9, 5000, kind)
+            step(1, 3000, kind)
+            step(4, 777, kind)
+
+
 def test_bad_arguments_are_named(select: Any, torch: Any) -> None:
     scores = torch.randn(4, 100, device="cuda")
     for bad, words in (
