@@ -1,6 +1,6 @@
 """What Python adds to a selection: the same request by C and by Python, in one process and session.
 
-usage: overhead.py [--cuda] [--rows N] [--width N] [--k N] [--rounds N] [--calls N] [--limit-us X]
+usage: overhead.py [--cuda [--out]] [--rows N] [--width N] [--k N] [--rounds N] [--calls N] [--limit-us X]
 
 Needs a daemon (TOPKD_URL), a C compiler and the headers of this repository. A C loop, compiled here,
 and Python call topkd_select on the same client, by turns in blocks of --calls. Both read the same
@@ -8,8 +8,8 @@ shared scores; C writes to one buffer, Python gets a new array from every call. 
 each and the median of the rounds' differences; with --limit-us exits 1 when that is above.
 
 With --cuda the scores are a PyTorch tensor on the GPU and both enqueue in the current stream: C by
-topkd_select_stream and topkd_op_finish, into one tensor; Python gets a new one. A call's time is the
-host's; between calls, not timed, the stream is synchronised.
+topkd_select_stream and topkd_op_finish, into one tensor; Python gets a new one, or with --out writes
+to one too. A call's time is the host's; between calls, not timed, the selection is waited for.
 
 python_alone_us is the processor time of Python's own way with warm caches: the least of 40 rounds of
 2000 calls in which a function that returns at once stands for topkd_select. It hardly depends on what
@@ -100,6 +100,7 @@ int run_stream(stream_fn select, wait_fn wait, finish_fn finish, struct topkd_cl
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cuda", action="store_true", help="a PyTorch tensor on the GPU")
+    parser.add_argument("--out", action="store_true", help="Python gets no new tensor")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--width", type=int, default=16384)
     parser.add_argument("--k", type=int, default=2048)
@@ -196,10 +197,12 @@ class StreamPair:
 
         self._client, self._made, self._k = client, made, options.k
         self.scores = torch.randn(options.rows, options.width, device="cuda")
+        self._out = None
+        if options.out:
+            self._out = torch.empty(options.rows, options.k, dtype=torch.int32, device="cuda")
         self.python()  # registers the memory
-        self.settle = torch.cuda.synchronize
+        self.settle = client.synchronize
         self.settle()
-        client.synchronize()
         # The request as Python makes it; its call, which holds the tensors, stays open.
         self._call, self._results = client._prepare(
             self.scores, None, options.k, "any", "any", False, False, None, None, None, None, None, None
@@ -219,7 +222,7 @@ class StreamPair:
         )
 
     def python(self) -> None:
-        self._client.select(self.scores, k=self._k)
+        self._client.select(self.scores, k=self._k, out=self._out)
 
     def alone(self) -> str:
         return ""
@@ -251,7 +254,7 @@ def main() -> int:
         alone = pair.alone()
     overhead = statistics.median(differences)
     print(
-        f"{'cuda ' if options.cuda else ''}rows={options.rows} width={options.width} k={options.k} "
+        f"{'cuda ' if options.cuda else ''}{'out ' if options.out else ''}rows={options.rows} width={options.width} k={options.k} "
         f"calls={options.rounds * options.calls} c_p50_us={statistics.median(by_c):.1f} "
         f"python_p50_us={statistics.median(by_python):.1f} overhead_p50_us={overhead:.1f} "
         f"{alone}python={sys.version.split()[0]}"

@@ -120,15 +120,19 @@ def make_short_way(session: Session) -> tuple[Select, Note]:
             template = templates.get(options)
         except TypeError:  # something among them has no hash
             return None
-        if template is None or type(scores) is not tensor_type or scores.dim() != 2:
+        if template is None or type(scores) is not tensor_type:
+            return None
+        shape, device = scores.shape, scores.get_device()
+        if len(shape) != 2 or device < 0:
+            return None
+        rows, width = shape
+        stride, step = scores.stride()
+        if rows == 1:
+            stride = width
+        if rows == 0 or width == 0 or step != 1 or stride < width:
             return None
         request, request_ref = template
         kind, k, want_values, dtype = options[:4]
-        device = scores.get_device()
-        rows, width = scores.shape
-        stride = row_stride(scores, dtype, rows, width, device) if rows > 0 and device >= 0 else 0
-        if stride == 0:
-            return None
         if kind == "tensor" and not is_vector(lengths, rows, device):
             return None
         if row_offsets is not None and not is_vector(row_offsets, rows, device):
