@@ -79,6 +79,11 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
     /* Few scores a case; at times more rows than blocks. */
     uint32_t rows_max = spec.inputs.width > 20000 ? 4 : (spec.inputs.width > 2000 ? 14 : 40);
     spec.inputs.num_rows = 1 + (int32_t)inputs_rng_below(rng, rows_max);
+    if (family == TOPK_FAMILY_TILES && inputs_rng_below(rng, 3) == 0) {
+        /* More rows than blocks, and so long that blocks share some: the cuts lie within rows. */
+        spec.inputs.width = 70000 + (int32_t)inputs_rng_below(rng, 80001);
+        spec.inputs.num_rows = 5 + (int32_t)inputs_rng_below(rng, 5);
+    }
     spec.inputs.row_stride = spec.inputs.width + (int32_t)inputs_rng_below(rng, 6);
     spec.offset = (int32_t)inputs_rng_below(rng, 17);
     spec.lengths = (enum inputs_lengths)inputs_rng_below(rng, INPUTS_LENGTHS_COUNT);

@@ -159,6 +159,12 @@ static float draw_winner(struct inputs_rng *rng)
     return 1.0f + inputs_rng_uniform(rng);
 }
 
+static float draw_above_one(struct inputs_rng *rng)
+{
+    (void)rng;
+    return 0x1.000002p0f; /* the float32 after 1 */
+}
+
 static float draw_special(struct inputs_rng *rng)
 {
     static const float table[] = {INFINITY, -INFINITY, 0.0f,      -0.0f,      FLT_MAX,  -FLT_MAX,
@@ -296,6 +302,9 @@ static void fill_family(struct inputs_rng *rng, const struct inputs_spec *spec, 
         break;
     case INPUTS_RELU_ZEROS:
         fill_floor(rng, row, width, k / 2, 0.0f, draw_winner);
+        break;
+    case INPUTS_ONE_BIT:
+        fill_floor(rng, row, width, k / 2, 1.0f, draw_above_one);
         break;
     case INPUTS_CONSTANT:
         fill_constant(row_idx, row, width);

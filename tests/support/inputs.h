@@ -23,6 +23,7 @@ extern "C" {
     X(INPUTS_ASCENDING, "ascending", "rising, low contrast: each score beats all before it")       \
     X(INPUTS_DESCENDING, "descending", "falling, low contrast")                                    \
     X(INPUTS_PLATEAU, "plateau", "fewer winners than k above one large plateau")                   \
+    X(INPUTS_ONE_BIT, "one-bit", "fewer than k scores one bit pattern above a large plateau")      \
     X(INPUTS_RELU_ZEROS, "relu", "non-negative, mostly exact zeros, fewer non-zero than k")        \
     X(INPUTS_CONSTANT, "constant", "one value a row: -1, 0, -0, 1, tiny, huge or an infinity")     \
     X(INPUTS_TIES, "ties", "groups of four equal scores, shuffled")                                \
