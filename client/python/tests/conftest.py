@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -91,7 +92,22 @@ class Daemon:
         return int(children.split()[0])
 
     def kill_worker(self) -> None:
-        os.kill(self.worker(), 9)
+        os.kill(self.worker(), signal.SIGKILL)
+
+    def stop_worker(self) -> None:
+        """Returns when no thread of it runs any more."""
+        threads = Path(f"/proc/{self.worker()}/task")
+        os.kill(self.worker(), signal.SIGSTOP)
+        end = time.monotonic() + 30
+        while any(
+            (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
+            for thread in threads.iterdir()
+        ):
+            assert time.monotonic() < end, "the worker does not stop"
+            time.sleep(0.001)
+
+    def continue_worker(self) -> None:
+        os.kill(self.worker(), signal.SIGCONT)
 
 
 @pytest.fixture(scope="session")
