@@ -286,7 +286,7 @@ static void warn_without_mps(struct device_cuda *cuda)
                  "device=%s effect=\"processes take turns on the GPU in time slices; a step of a "
                  "lane took 311 us instead of 36 with one client, 1430 instead of 54 with eight "
                  "(H200, 1x131072)\" fix=\"start nvidia-cuda-mps-control -d first\"",
-                 cuda->name);
+                 cuda->uuid);
 }
 
 static enum topkd_status steps_open(char *detail)

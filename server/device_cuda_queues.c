@@ -239,7 +239,7 @@ enum topkd_status cuda_queues_check(struct device_cuda *cuda, char *detail)
             " reason=\"with one more lane waiting, the GPU did not go on with the worker's own "
             "streams within %" PRIu64 " ms: its hardware queues are taken\" fix=\"one daemon a "
             "GPU; MPS; or lower limits.client_lanes_max\"",
-            cuda->name, num, wanted, took_us, CHECK_NS / 1000000);
+            cuda->uuid, num, wanted, took_us, CHECK_NS / 1000000);
     else
         log_info("lanes_checked", "device=%s lanes=%" PRIu32 " after_us=%" PRIu64, cuda->uuid, num,
                  took_us);
