@@ -23,10 +23,14 @@ static struct topkd_region *region_of_lengths(struct topkd_client *client, CUdev
     return region;
 }
 
-/* Every third request puts its result into the arena, every fourth its lengths into a region. */
+/* Every third request puts its result into the arena, every fourth its lengths into a region; a
+ * fifth each has scores of float16 and of bfloat16. */
 static void exact_once(struct topkd_client *client, struct service_request *request, uint64_t seed)
 {
     service_request_draw(request, seed);
+    request->options.dtype = seed % 5 < TOPK_DTYPE_COUNT ? (enum topk_dtype)(seed % 5) : 0;
+    request->request.dtype = (enum topkd_dtype)request->options.dtype;
+    inputs_fill_typed(&request->inputs, request->options.dtype, NULL, request->h_scores);
     service_request_upload(request);
     struct topkd_select_request asked = request->request;
     CUdeviceptr d_lengths = 0;
