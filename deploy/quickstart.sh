@@ -5,8 +5,9 @@
 #
 # installs the packages that are missing (with sudo unless root), builds into build/quickstart,
 # starts the daemon on its CPU device in a private folder, lets two client processes select from it
-# at once (from generated indexer scores, or from the float32 matrix in FILE.npy) and check every
-# row, prints their lines, and stops the daemon. Nothing stays behind but the build folder.
+# at once (from generated indexer scores, or from the float32 or float16 matrix in FILE.npy) and
+# check every row, prints their lines, and stops the daemon. Nothing stays behind but the build
+# folder.
 #
 # Exit code: 0 all rows exact and a clean end, 1 anything else, 2 wrong command line.
 set -euo pipefail

@@ -10,6 +10,7 @@
  * The times are of whole calls, as a client sees them. Exit code: 0 when every row was right, 1
  * when one was wrong or something failed, 2 for a wrong command line.
  */
+#include "float16.h"
 #include "indexer_scores.h"
 #include "npy.h"
 #include "row_check.h"
@@ -24,19 +25,21 @@
 static const char usage[] =
     "Usage: indexer_client [--rows N] [--width N] [--k K] [--heads N] [--seed N] [--repeats N]\n"
     "                      [--scores FILE.npy] [--url URL] [--device UUID]\n"
-    "Selects from generated indexer scores, or from a float32 .npy file, and checks every row.\n";
+    "Selects from generated indexer scores, or from a float32 or float16 .npy file, and checks\n"
+    "every row.\n";
 
 struct settings {
     uint32_t rows, width, k, heads, repeats;
     uint64_t seed;
     const char *scores_path; /* NULL: generated */
+    enum topkd_dtype dtype;
     const char *url, *device;
 };
 
 /* The tensors of one request in one shared buffer, and where they are in it. */
 struct tensors {
     struct topkd_buffer *buffer;
-    float *scores;    /* [rows, width] at offset 0 */
+    void *scores;     /* [rows, width] of the settings' dtype, at offset 0 */
     int32_t *lengths; /* [rows] */
     int32_t *indices; /* [rows, k] result */
     uint64_t lengths_offset, indices_offset;
@@ -47,6 +50,11 @@ static bool failed(const char *what, enum topkd_status status)
     fprintf(stderr, "indexer_client: %s: %s: %s (%s)\n", what, topkd_strerror(status),
             topkd_detail(), topkd_strhint(status));
     return false;
+}
+
+static size_t element_bytes(const struct settings *settings)
+{
+    return settings->dtype == TOPKD_DTYPE_FLOAT16 ? sizeof(uint16_t) : sizeof(float);
 }
 
 static double now_us(void)
@@ -61,7 +69,8 @@ static double now_us(void)
 static bool allocate(struct topkd_client *client, const struct settings *settings,
                      struct tensors *tensors)
 {
-    uint64_t scores_bytes = (uint64_t)settings->rows * settings->width * sizeof(float);
+    uint64_t scores_bytes = (uint64_t)settings->rows * settings->width * element_bytes(settings);
+    scores_bytes = (scores_bytes + sizeof(int32_t) - 1) / sizeof(int32_t) * sizeof(int32_t);
     uint64_t lengths_bytes = (uint64_t)settings->rows * sizeof(int32_t);
     uint64_t indices_bytes = (uint64_t)settings->rows * settings->k * sizeof(int32_t);
     uint64_t size_bytes = scores_bytes + lengths_bytes + indices_bytes;
@@ -72,7 +81,7 @@ static bool allocate(struct topkd_client *client, const struct settings *setting
     char *data = topkd_buffer_data(tensors->buffer);
     tensors->lengths_offset = scores_bytes;
     tensors->indices_offset = scores_bytes + lengths_bytes;
-    tensors->scores = (float *)(void *)data;
+    tensors->scores = data;
     tensors->lengths = (int32_t *)(void *)(data + tensors->lengths_offset);
     tensors->indices = (int32_t *)(void *)(data + tensors->indices_offset);
     return true;
@@ -101,19 +110,37 @@ static bool fill(const struct settings *settings, const struct npy_view *file,
 
 /* ---- selecting ------------------------------------------------------------------------------- */
 
+/* What checking takes: one bit a position, and the numbers of a row of 16 bits. */
+struct check_room {
+    uint64_t *marks;
+    float *numbers;
+};
+
+/* A row's scores as float32. */
+static const float *numbers_of(const struct settings *settings, const struct tensors *tensors,
+                               uint32_t row, struct check_room *room)
+{
+    size_t at = (size_t)row * settings->width;
+    if (settings->dtype == TOPKD_DTYPE_FLOAT32) {
+        return (const float *)tensors->scores + at;
+    }
+    float16_widen((const uint16_t *)tensors->scores + at, settings->width, room->numbers);
+    return room->numbers;
+}
+
 static bool check_rows(const struct settings *settings, const struct tensors *tensors,
-                       uint64_t *marks)
+                       struct check_room *room)
 {
     for (uint32_t row = 0; row < settings->rows; row++) {
         char detail[ROW_CHECK_DETAIL_SIZE];
         const struct row_check check = {
-            .scores = tensors->scores + (uint64_t)row * settings->width,
+            .scores = numbers_of(settings, tensors, row, room),
             .width = (int32_t)settings->width,
             .length = tensors->lengths[row],
             .k = (int32_t)settings->k,
         };
         const int32_t *indices = tensors->indices + (uint64_t)row * settings->k;
-        if (!row_check(&check, indices, NULL, marks, detail)) {
+        if (!row_check(&check, indices, NULL, room->marks, detail)) {
             fprintf(stderr, "indexer_client: row %u is wrong: %s\n", row, detail);
             return false;
         }
@@ -130,15 +157,21 @@ static bool select_repeatedly(struct topkd_client *client, const struct settings
         .scores = {.region = region},
         .rows = settings->rows,
         .width = settings->width,
+        .dtype = settings->dtype,
         .k = settings->k,
         .lengths_mode = TOPKD_LENGTHS_REGION,
         .lengths = {.region = region, .offset_bytes = tensors->lengths_offset},
         .indices = {.region = region, .offset_bytes = tensors->indices_offset},
     };
     size_t indices_bytes = (size_t)settings->rows * settings->k * sizeof(int32_t);
-    uint64_t *marks = malloc(ROW_CHECK_MARKS(settings->width) * sizeof(*marks));
-    if (marks == NULL) {
+    struct check_room room = {
+        .marks = malloc(ROW_CHECK_MARKS(settings->width) * sizeof(*room.marks)),
+        .numbers = malloc(settings->width * sizeof(*room.numbers)),
+    };
+    if (room.marks == NULL || room.numbers == NULL) {
         fprintf(stderr, "indexer_client: out of memory for the check\n");
+        free(room.marks);
+        free(room.numbers);
         return false;
     }
     enum topkd_status status = TOPKD_OK;
@@ -149,9 +182,10 @@ static bool select_repeatedly(struct topkd_client *client, const struct settings
         double start_us = now_us();
         status = topkd_select(client, &request, &result);
         times_us[i] = now_us() - start_us;
-        *exact_p = status == TOPKD_OK && check_rows(settings, tensors, marks);
+        *exact_p = status == TOPKD_OK && check_rows(settings, tensors, &room);
     }
-    free(marks);
+    free(room.marks);
+    free(room.numbers);
     return status == TOPKD_OK || failed("select", status);
 }
 
@@ -278,14 +312,17 @@ static bool open_scores(struct settings *settings, struct npy_file *file)
         fprintf(stderr, "indexer_client: %s\n", detail);
         return false;
     }
-    if (file->view.type != NPY_FLOAT32 || file->view.rows > INT32_MAX ||
+    enum npy_type type = file->view.type;
+    if ((type != NPY_FLOAT32 && type != NPY_FLOAT16) || file->view.rows > INT32_MAX ||
         file->view.columns > INT32_MAX) {
         fprintf(stderr,
-                "indexer_client: %s: a float32 matrix of at most 2^31 - 1 rows and columns "
-                "is needed\n",
-                settings->scores_path);
+                "indexer_client: %s holds %s, %llu x %llu; give a float32 or float16 matrix of at "
+                "most 2^31 - 1 rows and columns (topkctl select --dtype reads bfloat16)\n",
+                settings->scores_path, npy_type_name(type), (unsigned long long)file->view.rows,
+                (unsigned long long)file->view.columns);
         return false;
     }
+    settings->dtype = type == NPY_FLOAT16 ? TOPKD_DTYPE_FLOAT16 : TOPKD_DTYPE_FLOAT32;
     settings->rows = (uint32_t)file->view.rows;
     settings->width = (uint32_t)file->view.columns;
     return true;

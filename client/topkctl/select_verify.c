@@ -1,8 +1,8 @@
 /* --verify: each row back to plain positions, then judged by row_check. */
+#include "float16.h"
 #include "row_check.h"
 #include "select.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,19 +130,6 @@ static enum ctl_exit to_positions(struct select_verifier *verifier, uint32_t row
     return CTL_EXIT_OK;
 }
 
-/* The number of a float16, by the definition of the format: the selector has code of its own. */
-static float float16_number(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float number = exponent == 0 ? ldexpf((float)fraction, -24)
-                                 : ldexpf((float)(1024 + fraction), exponent - 25);
-    if (exponent == 31) {
-        uint32_t image = 0x7f800000u | (fraction != 0 ? 0x00400000u : 0) | (uint32_t)fraction << 13;
-        memcpy(&number, &image, sizeof(number));
-    }
-    return bits >> 15 != 0 ? -number : number;
-}
-
 /* The scores of a row as float32: in the file, or widened. */
 static const float *scores_of(struct select_verifier *verifier, uint32_t row)
 {
@@ -151,12 +138,13 @@ static const float *scores_of(struct select_verifier *verifier, uint32_t row)
         return (const float *)job->scores.view.data + (size_t)row * job->width;
     }
     const uint16_t *halves = (const uint16_t *)job->scores.view.data + (size_t)row * job->width;
+    if (job->dtype == TOPK_DTYPE_FLOAT16) {
+        float16_widen(halves, job->width, verifier->widened);
+        return verifier->widened;
+    }
     for (uint32_t i = 0; i < job->width; i++) {
         uint32_t image = (uint32_t)halves[i] << 16; /* what a bfloat16 is */
         memcpy(&verifier->widened[i], &image, sizeof(image));
-        if (job->dtype == TOPK_DTYPE_FLOAT16) {
-            verifier->widened[i] = float16_number(halves[i]);
-        }
     }
     return verifier->widened;
 }

@@ -34,6 +34,13 @@ run first_client '^row 3: [0-9]+ \(0\.99'
 run async_client '^requests=500 .* requests_per_s=[1-9]'
 run indexer_loop '^steps=24 .* exact=48 of 48 '
 run indexer_client ' exact=yes ' --rows 8 --width 4096 --k 256 --repeats 5
+for type in float32 float16; do
+    /usr/bin/python3 -c "import sys, numpy as np
+np.save(sys.argv[1], np.random.default_rng(1).standard_normal((5, 4001)).astype(sys.argv[2]))" \
+        "$work/$type.npy" $type
+    run indexer_client '^rows=5 width=4001 k=256 exact=yes ' --scores "$work/$type.npy" --k 256 \
+        --repeats 3
+done
 
 # And without a daemon they say so and fail.
 export TOPKD_URL=ipc://$work/nobody.sock
