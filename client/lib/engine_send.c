@@ -1,7 +1,7 @@
 /*
  * engine_send.c - operations leave for the worker, in the order of their start.
  *
- * A message costs its client some 50 us of processor time and the worker 7 (measured on an H200's
+ * A message costs its client some 15 us of processor time and the worker 7 (measured on an H200's
  * host, tests/bench/results/h200-service.md), a selection on the device often less. So when a few
  * messages with selections are on their way already, those that are started meanwhile are gathered,
  * and the next answer takes as many along in one message as keep the messages of about one size. A
