@@ -2,8 +2,8 @@
  * boundary.cuh - the proposal: a key that, by a sample of the row, has more than K scores at or
  * above it, but not many more. A wrong proposal costs time, never exactness.
  *
- * The sample is made of 64-byte units at the middles of equal strata of the row: single scores
- * would cost a 32-byte sector each. Their number is a power of two.
+ * The sample is made of 64-byte units, one of each of equal strata of the row: single scores would
+ * cost a 32-byte sector each. Their number is a power of two.
  */
 #ifndef TOPKSEL_CUDA_BOUNDARY_CUH
 #define TOPKSEL_CUDA_BOUNDARY_CUH
@@ -37,24 +37,24 @@ sample_units_of(const score_t *row, uint32_t skew, uint32_t length,
     return units;
 }
 
+/*
+ * Where the i-th of 2^sampled_log2 sampled units lies in a row, as a fraction of 2^32: somewhere in
+ * its stratum, not at the same place in each, so that no period of the scores can hide.
+ */
+static __device__ __forceinline__ uint32_t sample_place(uint32_t i, uint32_t sampled_log2)
+{
+    return (i << (31 - sampled_log2) << 1) + (i * 0x9e3779b9u >> sampled_log2); /* golden ratio */
+}
+
 /* The i-th sampled unit. */
 static __device__ __forceinline__ const score_t *sample_unit_at(const struct sample_units &units,
                                                                 uint32_t i)
 {
-    const uint64_t middle = (uint64_t)i * 2 + 1;
-    const uint64_t unit = units.first + (middle * units.count >> (units.sampled_log2 + 1));
-    return units.row + unit * SAMPLE_UNIT;
+    const uint32_t unit = units.first + __umulhi(sample_place(i, units.sampled_log2), units.count);
+    return units.row + (uint64_t)unit * SAMPLE_UNIT;
 }
 
-/* Asks for a row's sample ahead of time, so that it comes from the L2 cache. One warp calls. */
-static __device__ __forceinline__ void sample_prefetch(const struct sample_units &units)
-{
-    for (uint32_t i = lane_index(); i < 1u << units.sampled_log2; i += 32) {
-        prefetch_64(sample_unit_at(units, i));
-    }
-}
-
-template <int THREADS>
+template <int THREADS, int BATCH = SAMPLE_BATCH>
 struct sample_source {
     struct sample_units units;
 
@@ -71,11 +71,18 @@ struct sample_source {
     template <class Visit>
     __device__ __forceinline__ void each(const Visit &visit) const /* visit(key) */
     {
+        each_of_thread(threadIdx.x, visit);
+    }
+
+    /* As above, by any THREADS threads: what the one of this number visits. */
+    template <class Visit>
+    __device__ __forceinline__ void each_of_thread(uint32_t thread, const Visit &visit) const
+    {
         const uint32_t groups = UNIT_GROUPS << units.sampled_log2;
-        for (uint32_t first = threadIdx.x; first < groups; first += SAMPLE_BATCH * THREADS) {
-            score_group group[SAMPLE_BATCH];
+        for (uint32_t first = thread; first < groups; first += BATCH * THREADS) {
+            score_group group[BATCH];
 #pragma unroll
-            for (int i = 0; i < SAMPLE_BATCH; i++) {
+            for (int i = 0; i < BATCH; i++) {
                 uint32_t at = first + i * THREADS;
                 if (at < groups) {
                     const score_t *unit = sample_unit_at(units, at / UNIT_GROUPS);
@@ -83,7 +90,7 @@ struct sample_source {
                 }
             }
 #pragma unroll
-            for (int i = 0; i < SAMPLE_BATCH; i++) {
+            for (int i = 0; i < BATCH; i++) {
                 if (first + i * THREADS < groups) {
 #pragma unroll
                     for (uint32_t e = 0; e < SCORE_GROUP; e++) {
@@ -137,60 +144,11 @@ static __device__ __forceinline__ uint32_t bracket_shift(uint32_t low, uint32_t 
 
 /* A proposal: the lowest key to admit, and where the answer then probably lies. */
 struct boundary {
-    uint32_t key;     /* KEY_NAN: admit all */
-    uint32_t sampled; /* scores sampled for it */
-    uint32_t shift;   /* width of bins for a search among the admitted */
+    uint32_t key;      /* KEY_NAN: admit all */
+    uint32_t until;    /* of scores equal to it only at positions below; all ones: everywhere */
+    uint32_t sampled;  /* scores sampled for it */
+    uint32_t shift;    /* width of bins for a search among the admitted */
+    uint32_t fallback; /* a lower key, should fewer than K be admitted */
 };
-
-/*
- * Proposes for a row of virtual positions [skew, skew + length); KEY_NAN when the row is too short
- * for a sample. bins and coarse are zero at the call, and again after the caller's next barrier.
- */
-template <int THREADS>
-static __device__ __forceinline__ struct boundary
-sample_boundary(const score_t *row, uint32_t skew, uint32_t length, uint32_t k, float margin,
-                const struct select_params &params, uint32_t *bins, uint32_t *coarse,
-                struct rank_shared &shared)
-{
-    const struct sample_source<THREADS> source = {
-        sample_units_of(row, skew, length, params)
-    };
-    struct boundary boundary = {KEY_NAN, 0, first_shift(KEY_NAN)};
-    const uint32_t size = SAMPLE_UNIT << source.units.sampled_log2;
-    const struct sample_ranks ranks = sample_ranks_of(size, length, k, margin);
-    if (ranks.low >= size) {
-        return boundary;
-    }
-    boundary.sampled = size;
-    source.each([&](uint32_t key) { atomicAdd(&coarse[coarse_bin(key)], 1u); });
-    block_sync<THREADS>();
-    uint32_t high_bin;
-    struct rank_bin found =
-        find_ranks<THREADS, true>(coarse, shared, ranks.low, ranks.high, &high_bin);
-    clear_bins<THREADS>(coarse);
-    /* Choice: about a quarter more candidates cost less than another look. */
-    const uint32_t surplus_max = ranks.low / 4 + 16;
-    uint32_t low = coarse_floor(found.bin), need = ranks.low - found.above;
-    uint32_t high = found.bin + 1 < TOPK_BINS ? coarse_floor(found.bin + 1) - 1 : KEY_MAX;
-    /* Too many in one bin: look again within it, until they are few or one key. */
-    while (found.count - need > surplus_max && low < high) {
-        find_range<THREADS>(source, &low, &high, shared);
-        if (low == high) {
-            break;
-        }
-        const uint32_t shift = range_shift(high - low);
-        source.each_in(low, high, [&](uint32_t offset) { atomicAdd(&bins[offset >> shift], 1u); });
-        block_sync<THREADS>();
-        found = find_rank<THREADS>(bins, shared, need);
-        need -= found.above;
-        low += found.bin << shift;
-        high = low + min(high - low, (1u << shift) - 1u);
-        clear_bins<THREADS>(bins);
-        block_sync<THREADS>();
-    }
-    boundary.key = low;
-    boundary.shift = ranks.high > 0 ? bracket_shift(low, high_bin) : first_shift(low);
-    return boundary;
-}
 
 #endif

@@ -97,7 +97,7 @@ __device__ __forceinline__ uint32_t sample_floor(uint32_t bin)
 /* 16 bytes of scores a thread. */
 #define SAMPLE_GROUPS(threads) (TOPK_CLUSTER_SAMPLE_MAX / (int)SCORE_GROUP / (threads))
 
-/* Loads the sample: units at the middles of equal strata; 0 where there is none. */
+/* Loads the sample: a unit of each of equal strata; 0 where there is none. */
 template <int THREADS>
 __device__ __forceinline__ void load_sample(const struct row_view &row,
                                             const struct sampling &sampling,
@@ -109,10 +109,8 @@ __device__ __forceinline__ void load_sample(const struct row_view &row,
         sample[i] = {};
         if (i * THREADS < groups) { /* the same for all threads */
             const uint32_t group = threadIdx.x + i * THREADS;
-            const uint32_t middle = group / UNIT_GROUPS * 2 + 1;
-            const uint32_t unit =
-                sampling.first_unit +
-                __umulhi(middle << (31 - sampling.sampled_log2), sampling.num_units);
+            const uint32_t place = sample_place(group / UNIT_GROUPS, sampling.sampled_log2);
+            const uint32_t unit = sampling.first_unit + __umulhi(place, sampling.num_units);
             if (group < groups) {
                 sample[i] =
                     group_load(row.base, (uint64_t)unit * UNIT_GROUPS + group % UNIT_GROUPS);

@@ -18,12 +18,8 @@
 
 template <int CANDIDATES>
 struct frontier_shared {
-    alignas(16) uint32_t bins[TOPK_BINS];   /* exact search; with coarse: bitmap, sort buffer */
-    alignas(16) uint32_t coarse[TOPK_BINS]; /* proposal; bounds of parts */
     alignas(16) float scores[CANDIDATES];
     alignas(16) uint32_t positions[CANDIDATES];
-    struct rank_shared rank;
-    struct emit_shared emit;
     uint32_t count;  /* reserved; beyond CANDIDATES the buffer has overflowed */
     uint32_t stored; /* after an overflow: held; else all ones */
     uint32_t k;
@@ -31,6 +27,14 @@ struct frontier_shared {
     uint32_t lowest;  /* no key held is lower */
     uint32_t shift;   /* of the bins in which a search from there on starts */
     uint32_t was_cut; /* 1: the buffer had to be cut */
+};
+
+/* What a selection among candidates needs beside them; bins are zero between its uses. */
+struct finish_shared {
+    alignas(16) uint32_t bins[TOPK_BINS]; /* exact search; with `more`: the sort buffer */
+    alignas(16) uint32_t more[TOPK_BINS]; /* buckets of positions; bounds of parts */
+    struct rank_shared rank;
+    struct emit_shared emit;
 };
 
 /* The selected among candidates: keys above `key`, and those equal up to a position. */
@@ -46,37 +50,52 @@ static __device__ __forceinline__ bool is_selected(const struct selection &selec
 
 /* Choice: from so many marks of a chunk on, storing place by place is quicker. */
 #define FRONTIER_DENSE 96
-#define FRONTIER_IS_DENSE 0x40000000u /* beside a slot, so that both reach the lanes at once */
 
-/* What is admitted: scores of at least `score`; from position `until` on, of at least `later`. */
+/* What is admitted: scores that reach `score`; from position `until` on, those that reach `later`.
+ */
 struct admission {
-    float score, later; /* never NaN but to admit nothing */
+    score_bound score, later; /* never NaN but to admit nothing */
     uint32_t until;
     uint32_t everything; /* all ones: every score is admitted before `until`, NaN too; else 0 */
 };
 
-static __device__ __forceinline__ struct admission admission_of(uint32_t low)
+/* Admits keys above `low`, and those equal to it at positions below `until`. */
+static __device__ __forceinline__ struct admission admission_of(uint32_t low, uint32_t until)
 {
-    const float score = __uint_as_float(key_floor_bits(low));
-    struct admission admission = {score, score, 0xffffffffu, low <= KEY_NAN ? 0xffffffffu : 0u};
+    const score_bound score = bound_from(__uint_as_float(key_floor_bits(low)));
+    struct admission admission = {score, score, until, low <= KEY_NAN ? 0xffffffffu : 0u};
+    if (until != 0xffffffffu) {
+        admission.later = bound_from(__uint_as_float(key_floor_bits(low + 1)));
+    }
     return admission;
 }
 
-/* An empty frontier; all threads call, and pass a barrier before it is used. */
+/* The place in a chunk that bit i of a lane's marks stands for: 16 bytes of it are the lane's own
+ * neighbours, then come those of the other lanes. */
+static __device__ __forceinline__ uint32_t mark_place(uint32_t i)
+{
+    return SCORE_GROUP * lane_index() + i % SCORE_GROUP + 32 * (i - i % SCORE_GROUP);
+}
+
+/* Nothing is held; one thread. */
+template <int CANDIDATES>
+static __device__ __forceinline__ void frontier_clear(struct frontier_shared<CANDIDATES> &shared)
+{
+    shared.count = 0;
+    shared.stored = 0xffffffffu;
+}
+
+/* What is known of the candidates before any is looked at; one thread, then a barrier. */
 template <int CANDIDATES>
 static __device__ __forceinline__ void frontier_begin(const struct boundary &boundary, uint32_t k,
                                                       uint32_t length,
                                                       struct frontier_shared<CANDIDATES> &shared)
 {
-    if (threadIdx.x == 0) {
-        shared.count = 0;
-        shared.stored = 0xffffffffu;
-        shared.k = k;
-        shared.length = length;
-        shared.lowest = boundary.key;
-        shared.shift = boundary.shift;
-        shared.was_cut = 0;
-    }
+    shared.k = k;
+    shared.length = length;
+    shared.lowest = boundary.key;
+    shared.shift = boundary.shift;
+    shared.was_cut = 0;
 }
 
 /*
@@ -86,13 +105,13 @@ static __device__ __forceinline__ void frontier_begin(const struct boundary &bou
 template <int CANDIDATES, class Read>
 static __device__ __forceinline__ void
 frontier_store_dense(struct frontier_shared<CANDIDATES> &shared, uint32_t marks,
-                     uint32_t lane_first, uint32_t chunk_position, uint32_t base, const Read &read)
+                     uint32_t chunk_position, uint32_t base, const Read &read)
 {
 #pragma unroll 8
     for (uint32_t i = 0; i < 32; i++) {
         const bool marked = (marks >> i & 1u) != 0;
         const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
-        const uint32_t place = lane_first + (i & 3u) + 32 * (i & 28u);
+        const uint32_t place = mark_place(i);
         if (marked) {
             const uint32_t slot = base + (uint32_t)__popc(lanes & lanes_below());
             shared.scores[slot] = read(place);
@@ -103,43 +122,38 @@ frontier_store_dense(struct frontier_shared<CANDIDATES> &shared, uint32_t marks,
 }
 
 /*
- * Admits the marked of a warp's chunk: bit 4 * g + e of a lane's marks stands for place
- * `lane_first` + 128 * g + e. One warp calls. read(place) gives a score, position(place) where it
- * lies in the row. Returns false when they do not fit: nothing is stored then, and the buffer must
- * be cut.
+ * Admits the marked of a warp's chunk (mark_place), which starts at a position. One warp calls.
+ * read(place) gives a score. Returns false when they do not fit: nothing is stored then, and the
+ * buffer must be cut.
  */
 template <int CANDIDATES, class Read>
 static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CANDIDATES> &shared,
-                                                      uint32_t marks, uint32_t lane_first,
-                                                      uint32_t chunk_position, const Read &read)
+                                                      uint32_t marks, uint32_t chunk_position,
+                                                      const Read &read)
 {
     if (!__any_sync(WARP_ALL, marks != 0)) {
         return true;
     }
-    const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
+    const uint32_t own = (uint32_t)__popc(marks), all = __reduce_add_sync(WARP_ALL, own);
     uint32_t base = 0;
-    if (lane_index() == 31) {
-        base = atomicAdd(&shared.count, prefix);
-        if (base + prefix > CANDIDATES) {
-            atomicMin(&shared.stored, base);
-            base = 0xffffffffu;
-        } else if (prefix >= FRONTIER_DENSE) {
-            base |= FRONTIER_IS_DENSE;
-        }
+    if (lane_index() == 0) {
+        base = atomicAdd(&shared.count, all);
     }
-    base = __shfl_sync(WARP_ALL, base, 31);
-    if (base == 0xffffffffu) {
+    uint32_t slot = warp_prefix(own) - own; /* while the atomic is under way */
+    base = __shfl_sync(WARP_ALL, base, 0);
+    if (base + all > CANDIDATES) {
+        if (lane_index() == 0) {
+            atomicMin(&shared.stored, base);
+        }
         return false;
     }
-    if ((base & FRONTIER_IS_DENSE) != 0) {
-        frontier_store_dense(shared, marks, lane_first, chunk_position, base ^ FRONTIER_IS_DENSE,
-                             read);
+    if (all >= FRONTIER_DENSE) {
+        frontier_store_dense(shared, marks, chunk_position, base, read);
         return true;
     }
-    uint32_t slot = base + prefix - own;
+    slot += base;
     while (marks != 0) {
-        const uint32_t i = (uint32_t)__ffs((int)marks) - 1;
-        const uint32_t place = lane_first + (i & 3u) + 32 * (i & 28u);
+        const uint32_t i = (uint32_t)__ffs((int)marks) - 1, place = mark_place(i);
         marks &= marks - 1;
         shared.scores[slot] = read(place);
         shared.positions[slot] = chunk_position + place;
@@ -211,14 +225,15 @@ struct position_source {
 /* The best k of `count` candidates, at least k; all threads call, after a barrier. */
 template <int THREADS, int CANDIDATES>
 static __device__ __forceinline__ struct selection
-frontier_select(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
+frontier_select(uint32_t count, struct frontier_shared<CANDIDATES> &shared,
+                struct finish_shared &finish)
 {
     const struct candidate_source<THREADS> source = {
         shared.scores, count, shared.lowest
     };
     uint32_t below = 0;
     const struct rank_cut cut = find_cut<THREADS, true>(
-        source, shared.lowest, KEY_MAX, shared.shift, shared.k, shared.bins, shared.rank, &below);
+        source, shared.lowest, KEY_MAX, shared.shift, shared.k, finish.bins, finish.rank, &below);
     struct selection selection = {cut.key, 0xffffffffu};
     if (!cut.all) { /* of a plateau the lowest positions */
         const struct position_source<THREADS> places = {
@@ -228,7 +243,7 @@ frontier_select(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
         block_sync<THREADS>();
         selection.position =
             ~find_cut<THREADS, true>(places, low, KEY_MAX, range_shift(KEY_MAX - low), cut.take,
-                                     shared.bins, shared.rank, &below)
+                                     finish.bins, finish.rank, &below)
                  .key;
     }
     return selection;
@@ -240,9 +255,10 @@ frontier_select(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
  */
 template <int THREADS, int CANDIDATES>
 static __device__ __forceinline__ struct admission
-frontier_cut(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
+frontier_cut(uint32_t count, struct frontier_shared<CANDIDATES> &shared,
+             struct finish_shared &finish)
 {
-    const struct selection selection = frontier_select<THREADS, CANDIDATES>(count, shared);
+    const struct selection selection = frontier_select<THREADS, CANDIDATES>(count, shared, finish);
     for_each_ranked<THREADS, 4>(
         count,
         [&](int64_t i, uint32_t *key, uint32_t *position) {
@@ -252,7 +268,7 @@ frontier_cut(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
         [&](uint32_t key, uint32_t position) {
             return is_selected(selection, key, position) ? EMIT_FIRST : EMIT_NONE;
         },
-        shared.emit,
+        finish.emit,
         [&](uint32_t key, uint32_t position, enum emit_class, uint32_t slot, uint32_t) {
             shared.scores[slot] = __uint_as_float(key_to_bits(key));
             shared.positions[slot] = position;
@@ -265,12 +281,8 @@ frontier_cut(uint32_t count, struct frontier_shared<CANDIDATES> &shared)
         shared.was_cut = 1;
     }
     block_sync<THREADS>();
-    struct admission admission = admission_of(selection.key);
-    if (selection.position != 0xffffffffu) {
-        admission.later = __uint_as_float(key_floor_bits(selection.key + 1));
-        admission.until = selection.position + 1;
-    }
-    return admission;
+    const bool part = selection.position != 0xffffffffu; /* of those equal to the K-th */
+    return admission_of(selection.key, part ? selection.position + 1 : 0xffffffffu);
 }
 
 #endif

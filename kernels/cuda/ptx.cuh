@@ -37,6 +37,13 @@ static __device__ __forceinline__ void block_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* Another of a block's 16 barriers, for THREADS threads of whole warps. */
+template <int BARRIER, int THREADS>
+static __device__ __forceinline__ void team_sync()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
+}
+
 /* A barrier that tells every thread whether any of them says so. */
 template <int THREADS>
 static __device__ __forceinline__ bool block_any(bool here)
@@ -142,13 +149,6 @@ static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t co
 {
     asm volatile("red.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(counter)), "l"(count)
                  : "memory");
-}
-
-/* Asks for 64 bytes to come to the L2 cache. */
-static __device__ __forceinline__ void prefetch_64(const void *global)
-{
-    asm volatile("prefetch.global.L2 [%0];\n"
-                 "prefetch.global.L2 [%0+32];" ::"l"(__cvta_generic_to_global(global)));
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */

@@ -176,6 +176,16 @@ static __device__ __forceinline__ uint32_t group_marks(score_bound bound, const 
 
 #endif
 
+/* Whether one score reaches a bound. */
+static __device__ __forceinline__ bool reaches(score_t score, score_bound bound)
+{
+#if SCORE_DTYPE == 0
+    return score >= bound;
+#else
+    return score_number(score) >= score_number((score_t)bound);
+#endif
+}
+
 #define SCORE_GROUP ((uint32_t)(16 / sizeof(score_t))) /* scores in 16 bytes */
 
 /* The bits of a NaN. */

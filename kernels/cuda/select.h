@@ -23,7 +23,7 @@ struct select_params {
     int32_t stages;                     /* stream families: stages of the ring */
     int32_t part_scores;                /* stream families: least scores of a part of a row */
     int32_t snap;                       /* stream families: units a cut is moved to a row's end */
-    int32_t prefetch;                   /* 1: what is read next is asked for ahead of time */
+    int32_t prefetch;                   /* row: 1: a block's next row is asked for ahead of time */
 };
 
 /* How a kernel is launched; filled from a plan. */

@@ -42,7 +42,9 @@ struct segment {
 
 static __device__ __forceinline__ uint32_t row_skew(const struct task &task, int32_t row)
 {
-    return (uint32_t)(reinterpret_cast<uintptr_t>(task_row(task, row)) / sizeof(score_t)) %
+    /* Of the address only the lowest bits matter, which those of its parts give. */
+    const uint32_t base = (uint32_t)(reinterpret_cast<uintptr_t>(task.scores) / sizeof(score_t));
+    return (base + (uint32_t)row * (uint32_t)task.row_stride) %
            (TOPK_SAMPLE_UNIT_BYTES / (uint32_t)sizeof(score_t));
 }
 

@@ -1,9 +1,11 @@
 /*
  * stream.cu - the families tiles and split: long rows stream through shared memory, once.
  *
- * A block works through its share of all rows (share.cuh). One warp feeds a ring of stages with
- * bulk copies and never stops at a row's end, so that memory stays busy while the other warps
- * propose a boundary for a row (boundary.cuh), admit what is above it (frontier.cuh), and finish:
+ * A block works through its share of all rows (share.cuh), part after part, and its warps have
+ * roles that work on different parts at a time (stream_state.cuh): one warp feeds a ring of stages
+ * with bulk copies, samplers propose the boundary of a part to come (stream_sample.cuh), scanners
+ * admit what is above it (stream_scan.cuh), and finishers bring the part before to its end
+ * (stream_write.cuh, stream_parts.cuh). None stops at a row's end, so that memory stays busy:
  *
  *   the whole row was here    select K, write
  *   a part of it              publish the candidates, count in; the last part to arrive gathers
@@ -11,14 +13,16 @@
  *   fewer than K admitted     the proposal was too high: read the row again with a lower one, and
  *                             if that fails too, with none
  *
- * While a part is scanned its warps do not wait for each other: each takes its own chunks, and
- * candidates are stored in no order. Where order is asked for, the selected positions are put in
+ * Scanners do not wait for each other: each takes its own chunks, and candidates are stored in no
+ * order. Where order is asked for, the selected positions are put in
  * order at the end, which costs less than keeping all candidates in order.
  *
  * Candidates equal to the boundary are published apart: of a plateau that crosses the boundary only
  * as many parts are gathered as are needed.
  */
 #include "stream_parts.cuh"
+#include "stream_sample.cuh"
+#include "stream_scan.cuh"
 
 namespace
 {
@@ -38,123 +42,100 @@ __device__ __forceinline__ void count_route(struct route_counts &counts, enum ro
     counts.recovery += !overflowed && route == ROUTE_RECOVERY ? 1u : 0u;
 }
 
-#if __CUDA_ARCH__ >= 900
-/* One warp: keeps the ring full, part after part. Its first lane does, all ask for samples. */
-template <int CANDIDATES>
-__device__ __forceinline__ void produce(const struct select_params &params)
+/* The candidates of the n-th part, whole and cut as need be, become a result, or are published. */
+template <class Roles>
+__device__ __forceinline__ void finish_part(const struct select_params &params, uint32_t n)
 {
-    auto &shared = state<CANDIDATES>();
-    struct walk walk = walk_begin(shared.share);
-    struct ring_place place = {0, 0};
-    struct segment segment;
-    bool ahead = false;
-    while (walk_next(shared.task, shared.share, params.part_scores, walk, segment)) {
-        if (segment.length <= shared.task.k) {
-            continue;
-        }
-        const float *row = task_row(shared.task, segment.row) - segment.skew;
-        const uint32_t begin = (segment.begin + 3) / 4 * 4, end = segment.end / 4 * 4;
-        if (ahead && params.prefetch > 0 && segment.length > CANDIDATES) {
-            /* The ring is a few stages ahead of the scan, which is time enough. */
-            sample_prefetch(sample_units_of(row, segment.skew, (uint32_t)segment.length, params));
-        }
-        ahead = true;
-        uint32_t step = segment.begin / TOPK_UNIT_SCORES * TOPK_UNIT_SCORES;
-        for (; lane_index() == 0 && step < segment.end; step += STAGE) {
-            ring_wait(&shared.ring.empty[place.stage], place.phase ^ 1);
-            uint32_t from = max(step, begin), to = min(step + STAGE, end);
-            uint32_t count = to > from ? to - from : 0; /* only whole 16-byte groups */
-            ring_copy(stage_at<CANDIDATES>(place.stage) + (from - step), row + from,
-                      count * (uint32_t)sizeof(float), &shared.ring.full[place.stage]);
-            ring_advance(place, (uint32_t)params.stages);
-        }
-        __syncwarp(); /* no lane runs ahead of the ring */
-    }
-}
-#endif
-
-/* Thread 0 finds the part after the one at hand, while others scan: that reads memory. */
-template <int CANDIDATES>
-__device__ __forceinline__ void look_ahead(const struct select_params &params)
-{
-    auto &shared = state<CANDIDATES>();
-    if (threadIdx.x == 0) {
-        shared.next_exists =
-            walk_next(shared.task, shared.share, params.part_scores, shared.walk, shared.next);
-    }
-}
-
-/* The part at hand, of a row longer than K. */
-template <int THREADS, int CANDIDATES>
-__device__ __forceinline__ void consume_part(const struct select_params &params,
-                                             struct warp_place &place)
-{
-    auto &shared = state<CANDIDATES>();
-    struct boundary boundary = {KEY_NAN, 0, first_shift(KEY_NAN)};
-    if (shared.segment.length > CANDIDATES) { /* else the whole row fits: no boundary is needed */
-        boundary = propose_boundary<THREADS, CANDIDATES>(params, params.margin);
-    }
-    if (threadIdx.x == 0) {
-        shared.boundary = boundary;
-    }
-    frontier_begin(boundary, (uint32_t)shared.task.k, (uint32_t)shared.segment.length,
-                   shared.frontier);
-    block_sync<THREADS>();
-    look_ahead<CANDIDATES>(params);
-    const uint32_t count =
-        scan_ring<THREADS, CANDIDATES>(boundary.key, (uint32_t)params.stages, place);
+    auto &shared = state<Roles>();
+    const struct job &job = job_at<Roles>(n);
+    const uint32_t count = frontier_at<Roles>(n).count;
     enum route route = ROUTE_NONE;
-    if (shared.segment.num_parts > 1) {
+    if (job.segment.num_parts > 1) {
         const struct workspace workspace = workspace_at(params.workspace, gridDim.x);
-        if (publish_part<THREADS, CANDIDATES>(workspace, count)) {
-            route = complete_row<THREADS, CANDIDATES>(params, workspace);
+        if (publish_part<Roles>(n, workspace, count)) {
+            route = complete_row<Roles>(params, n, workspace);
         }
     } else if (count >= (uint32_t)shared.task.k) {
-        write_frontier<THREADS, CANDIDATES>(params, count);
-        route = shared.boundary.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
+        write_frontier<Roles>(params, n, count);
+        route = job.boundary.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
     } else {
-        route = recover<THREADS, CANDIDATES>(params);
+        route = recover<Roles>(params, n);
     }
     if (threadIdx.x == 0) {
-        shared.counts.scores_read +=
-            shared.boundary.sampled + (shared.segment.end - shared.segment.begin);
-        count_route(shared.counts, route, shared.overflowed || shared.frontier.was_cut != 0);
+        shared.counts.scores_read += job.boundary.sampled + (job.segment.end - job.segment.begin);
+        count_route(shared.counts, route, shared.overflowed || frontier_at<Roles>(n).was_cut != 0);
     }
 }
 
-template <int THREADS, int CANDIDATES>
-__device__ __forceinline__ void consume(const struct select_params &params)
+#if __CUDA_ARCH__ >= 900
+/*
+ * Waits until the n-th part is scanned, however often its candidates must be cut for that. The
+ * warps that were through before a cut have arrived for the last time: thread 0 does it for them.
+ */
+template <class Roles>
+__device__ __forceinline__ void await_candidates(uint32_t n, uint32_t &phases)
 {
-    auto &shared = state<CANDIDATES>();
-    const uint32_t group = warp_index() / STAGE_WARPS;
-    struct warp_place place = {group, group, 0};
-    look_ahead<CANDIDATES>(params);
+    auto &shared = state<Roles>();
+    auto &hand = shared.hand_over;
+    const uint32_t buffer = n % Roles::BUFFERS;
     for (;;) {
+        ring_wait(&hand.scanned[n % JOBS], phases >> n % JOBS & 1);
+        phases ^= 1u << n % JOBS;
+        const uint32_t stuck = hand.stuck[buffer];
+        block_sync<Roles::THREADS>();
+        if (stuck == 0) {
+            break;
+        }
+        const struct admission admission = cut_candidates<Roles>(n, frontier_at<Roles>(n).stored);
+        if (threadIdx.x == 0) {
+            job_at<Roles>(n).admission = admission;
+            hand.stuck[buffer] = 0;
+            hand.cuts[buffer]++;
+            for (uint32_t i = stuck; i < Roles::SCAN_WARPS; i++) {
+                mbarrier_arrive(&hand.scanned[n % JOBS]);
+            }
+            mbarrier_arrive(&hand.resumed[buffer]);
+        }
+    }
+}
+
+/* The finishers' work, part after part. */
+template <class Roles>
+__device__ __forceinline__ void finish(const struct select_params &params)
+{
+    auto &shared = state<Roles>();
+    uint32_t phases = 0; /* a bit a job: of `scanned` */
+    for (uint32_t n = 0;; n++) {
+        wait_for(shared.hand_over.ready, n);
+        const struct job &job = job_at<Roles>(n);
+        if (!job.exists) {
+            break;
+        }
+        const bool is_whole = job.segment.length <= shared.task.k; /* all of it is selected */
         if (threadIdx.x == 0) {
             shared.written = 0;
             shared.overflowed = false;
-            shared.more = shared.next_exists;
-            shared.segment = shared.next;
-            bool first_seen = shared.more && shared.segment.starts;
-            shared.counts.clamped += first_seen && shared.segment.clamped ? 1u : 0u;
-            shared.counts.copied += first_seen && shared.segment.length <= shared.task.k ? 1u : 0u;
+            frontier_begin(job.boundary, (uint32_t)shared.task.k, (uint32_t)job.segment.length,
+                           frontier_at<Roles>(n));
+            shared.counts.clamped += job.segment.starts && job.segment.clamped ? 1u : 0u;
+            shared.counts.copied += job.segment.starts && is_whole ? 1u : 0u;
         }
-        block_sync<THREADS>();
-        if (!shared.more) {
-            break;
-        }
-        if (shared.segment.length > shared.task.k) {
-            consume_part<THREADS, CANDIDATES>(params, place);
-        } else {
-            look_ahead<CANDIDATES>(params);
-            select_whole<THREADS>(sink_at_hand(params, shared), shared.segment.length,
-                                  shared.task.k, params.by_value != 0,
-                                  sort_buffer(shared.frontier));
+        await_candidates<Roles>(n, phases);
+        if (is_whole) {
+            select_whole<Roles::THREADS>(sink_at<Roles>(params, n), job.segment.length,
+                                         shared.task.k, params.by_value != 0,
+                                         sort_buffer(shared.finish));
             if (params.by_value) {
-                clear_histograms<THREADS>(shared.frontier);
+                clear_histograms<Roles::THREADS>(shared.finish);
             }
+        } else {
+            finish_part<Roles>(params, n);
         }
-        block_sync<THREADS>(); /* the buffers and the part at hand are free */
+        block_sync<Roles::THREADS>(); /* the buffers are free */
+        if (threadIdx.x == 0) {
+            frontier_clear(frontier_at<Roles>(n));
+            mbarrier_arrive(&shared.hand_over.freed[n % JOBS]);
+        }
     }
     if (threadIdx.x == 0) {
         shared.counts.clamped += blockIdx.x == 0 ? shared.task.clamped : 0;
@@ -162,44 +143,55 @@ __device__ __forceinline__ void consume(const struct select_params &params)
     }
 }
 
-template <int THREADS, int CANDIDATES, int BLOCKS>
-__global__ void __launch_bounds__(THREADS + 32, BLOCKS)
+/* The state of a block before anything is read. */
+template <class Roles>
+__device__ __forceinline__ void begin(const struct select_params &params)
+{
+    auto &shared = state<Roles>();
+    if (threadIdx.x < Roles::THREADS) {
+        clear_histograms<Roles::THREADS>(shared.finish);
+    } else if (warp_index() == Roles::FIRST_SAMPLER) {
+        clear_sample_bins(shared.sample_bins);
+    } else if (threadIdx.x == 32 * Roles::PRODUCER) {
+        ring_init(shared.ring, (uint32_t)params.stages, STAGE_WARPS);
+        hand_over_init<Roles>();
+        shared.finish.rank.list_count = 0;
+        shared.counts = {};
+    }
+}
+#endif
+
+template <class Roles>
+__global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
     stream_kernel(const __grid_constant__ struct select_params params)
 {
 #if __CUDA_ARCH__ >= 900
-    static_assert(sizeof(struct stream_shared<CANDIDATES>) <=
-                      CANDIDATES * 8 + 2 * TOPK_BINS * 4 + TOPK_STREAM_MISC_BYTES,
+    static_assert(sizeof(struct stream_shared<Roles>) <= Roles::CANDIDATES * 8 * Roles::BUFFERS +
+                                                             3 * TOPK_BINS * 4 +
+                                                             TOPK_STREAM_MISC_BYTES,
                   "the planner's account of shared memory");
-    static_assert(STAGE % (4 * THREADS) == 0, "every thread takes whole 16-byte groups");
-    auto &shared = state<CANDIDATES>();
+    auto &shared = state<Roles>();
     if (params.args == nullptr) {
         return;
     }
     launch_release();
-    if (threadIdx.x < THREADS) {
-        clear_histograms<THREADS>(shared.frontier);
-    } else if (threadIdx.x == THREADS) {
-        ring_init(shared.ring, (uint32_t)params.stages, STAGE_WARPS);
-        shared.frontier.rank.list_count = 0;
-        shared.counts = {};
-    }
+    begin<Roles>(params);
     launch_wait();
-    if (threadIdx.x < THREADS) {
-        const struct task task = task_read(params);
-        share_init<THREADS>(task, params.snap, shared.share,
-                            reinterpret_cast<int64_t *>(shared.frontier.scores));
-        if (threadIdx.x == 0) {
-            shared.task = task;
-        }
+    const struct task task = task_read(params);
+    share_init<Roles::BLOCK_THREADS>(task, params.snap, shared.share,
+                                     reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
+    if (threadIdx.x == 0) {
+        shared.task = task;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        shared.walk = walk_begin(shared.share);
-    }
-    if (threadIdx.x < THREADS) {
-        consume<THREADS, CANDIDATES>(params);
-    } else {
-        produce<CANDIDATES>(params);
+    if (warp_index() < Roles::FIRST_SCANNER) {
+        finish<Roles>(params);
+    } else if (warp_index() < Roles::FIRST_SAMPLER) {
+        scan<Roles>((uint32_t)params.stages);
+    } else if (warp_index() < Roles::PRODUCER) {
+        sample<Roles>(params);
+    } else if (lane_index() == 0) {
+        produce<Roles>((uint32_t)params.stages);
     }
 #else
     (void)params; /* the planner chooses another family before sm_90 */
@@ -212,9 +204,9 @@ cudaError_t select_launch_stream(const struct select_launch *launch,
                                  const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
-#define STREAM_LAUNCH(threads, candidates, blocks)                                                 \
+#define STREAM_LAUNCH(...)                                                                         \
     if (variant-- == 0) {                                                                          \
-        return select_launch_kernel(stream_kernel<threads, candidates, blocks>, launch, params,    \
+        return select_launch_kernel(stream_kernel<stream_roles<__VA_ARGS__>>, launch, params,      \
                                     load);                                                         \
     }
     TOPK_STREAM_POLICIES(STREAM_LAUNCH)

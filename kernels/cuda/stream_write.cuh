@@ -7,93 +7,156 @@
 #define TOPKSEL_CUDA_STREAM_WRITE_CUH
 
 #include "order.cuh"
-#include "stream_scan.cuh"
+#include "stream_state.cuh"
 
 namespace
 {
 
+enum route { ROUTE_NONE, ROUTE_DIRECT, ROUTE_CERTIFIED, ROUTE_BAND, ROUTE_RECOVERY };
+
+/* Cuts the candidates of the n-th part after an overflow. All finishers call, after a barrier. */
+template <class Roles>
+__device__ __noinline__ struct admission cut_candidates(uint32_t n, uint32_t count)
+{
+    return frontier_cut<Roles::THREADS, Roles::CANDIDATES>(count, frontier_at<Roles>(n),
+                                                           state<Roles>().finish);
+}
+
+/* Admits the whole row from global memory: the slow, rare second look. Ends with a barrier. */
+template <class Roles>
+__device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
+{
+    constexpr int THREADS = Roles::THREADS;
+    auto &frontier = frontier_at<Roles>(n);
+    const struct segment &segment = job_at<Roles>(n).segment;
+    const uint32_t length = (uint32_t)segment.length;
+    const score_t *row = row_of<Roles>(segment) + segment.skew;
+    block_sync<THREADS>();
+    if (threadIdx.x == 0) {
+        const struct boundary boundary = {low, 0xffffffffu, 0, first_shift(low), KEY_NAN};
+        frontier_begin(boundary, (uint32_t)state<Roles>().task.k, length, frontier);
+        frontier_clear(frontier);
+    }
+    block_sync<THREADS>();
+    struct admission admission = admission_of(low, 0xffffffffu);
+    for (uint32_t step = 0; step < length; step += CHUNK * (THREADS / 32)) {
+        const uint32_t chunk = step + warp_index() * CHUNK;
+        bool admitted = false;
+        for (;;) {
+            if (!admitted) {
+                const bool early = chunk < admission.until;
+                const score_bound bound = early ? admission.score : admission.later;
+                uint32_t marks = 0;
+#pragma unroll 8
+                for (uint32_t i = 0; i < 32; i++) {
+                    const uint32_t at = chunk + mark_place(i);
+                    if (at < length) {
+                        const bool enters =
+                            reaches(row[at], bound) || (early && admission.everything != 0);
+                        marks |= enters ? 1u << i : 0u;
+                    }
+                }
+                admitted = frontier_admit(frontier, marks, chunk, [&](uint32_t at) {
+                    return score_number(row[chunk + at]);
+                });
+            }
+            block_sync<THREADS>();
+            const uint32_t stored = frontier.stored;
+            block_sync<THREADS>(); /* all have read it before anyone admits more */
+            if (stored == 0xffffffffu) {
+                break;
+            }
+            admission = cut_candidates<Roles>(n, stored);
+        }
+    }
+    return frontier.count;
+}
+
 /* The sort buffer lies over both histograms, which must be zero again afterwards. */
-template <int CANDIDATES>
-__device__ __forceinline__ uint64_t *sort_buffer(struct frontier_shared<CANDIDATES> &shared)
+__device__ __forceinline__ uint64_t *sort_buffer(struct finish_shared &finish)
 {
     static_assert(2 * TOPK_BINS * sizeof(uint32_t) >= TOPK_K_FAST_MAX * sizeof(uint64_t),
                   "the largest fast K fits");
-    return reinterpret_cast<uint64_t *>(shared.bins);
+    return reinterpret_cast<uint64_t *>(finish.bins);
 }
 
-template <int THREADS, int CANDIDATES>
-__device__ __forceinline__ void clear_histograms(struct frontier_shared<CANDIDATES> &shared)
+template <int THREADS>
+__device__ __forceinline__ void clear_histograms(struct finish_shared &finish)
 {
-    clear_bins<THREADS>(shared.bins);
-    clear_bins<THREADS>(shared.coarse);
+    clear_bins<THREADS>(finish.bins);
+    clear_bins<THREADS>(finish.more);
 }
 
-/* Where the result of the row at hand goes. */
-template <int CANDIDATES>
-__device__ __forceinline__ struct sink sink_at_hand(const struct select_params &params,
-                                                    const struct stream_shared<CANDIDATES> &shared)
+/* Where the result of the n-th part's row goes. */
+template <class Roles>
+__device__ __forceinline__ struct sink sink_at(const struct select_params &params, uint32_t n)
 {
-    return sink_of_row(shared.task, params.args, shared.segment.row);
+    return sink_of_row(state<Roles>().task, params.args, job_at<Roles>(n).segment.row);
 }
 
 /* Writes the selected of `count` candidates by value, descending. All threads call. */
-template <int THREADS, int CANDIDATES>
-__device__ __noinline__ void write_by_value(const struct select_params &params,
+template <class Roles>
+__device__ __noinline__ void write_by_value(const struct select_params &params, uint32_t n,
                                             struct selection selection, uint32_t count)
 {
-    auto &shared = state<CANDIDATES>();
+    constexpr int THREADS = Roles::THREADS;
+    auto &shared = state<Roles>();
+    auto &frontier = frontier_at<Roles>(n);
     const uint32_t k = (uint32_t)shared.task.k;
-    uint64_t *entries = sort_buffer(shared.frontier);
+    uint64_t *entries = sort_buffer(shared.finish);
     block_sync<THREADS>(); /* the histograms are clear before entries overwrite them */
     for_each_ranked<THREADS, 4>(
         count,
         [&](int64_t i, uint32_t *key, uint32_t *position) {
-            *key = key_of(shared.frontier.scores[i]);
-            *position = shared.frontier.positions[i];
+            *key = key_of(frontier.scores[i]);
+            *position = frontier.positions[i];
         },
         [&](uint32_t key, uint32_t position) {
             return is_selected(selection, key, position) ? EMIT_FIRST : EMIT_NONE;
         },
-        shared.frontier.emit,
+        shared.finish.emit,
         [&](uint32_t key, uint32_t position, enum emit_class, uint32_t slot, uint32_t) {
             entries[slot] = sort_entry(key, position);
         });
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);
-    sink_put_sorted<THREADS>(sink_at_hand(params, shared), entries, k);
+    sink_put_sorted<THREADS>(sink_at<Roles>(params, n), entries, k);
     block_sync<THREADS>();
-    clear_histograms<THREADS>(shared.frontier);
+    clear_histograms<THREADS>(shared.finish);
 }
 
 /* Bit i: candidate threadIdx.x + i * THREADS, one of `count`, is selected. */
-template <int THREADS, int CANDIDATES>
-__device__ __forceinline__ uint32_t selected_marks(const struct selection &selection,
+template <class Roles>
+__device__ __forceinline__ uint32_t selected_marks(uint32_t n, const struct selection &selection,
                                                    uint32_t count)
 {
+    constexpr int THREADS = Roles::THREADS;
+    constexpr int CANDIDATES = Roles::CANDIDATES;
     static_assert(CANDIDATES / THREADS <= 32, "one bit a candidate of a thread");
-    auto &shared = state<CANDIDATES>();
+    auto &frontier = frontier_at<Roles>(n);
     const bool by_score = selection.position == 0xffffffffu && selection.key >= KEY_MINUS_INF;
     const float low = __uint_as_float(key_floor_bits(selection.key));
     uint32_t marks = 0, bit = 1;
 #pragma unroll 4
     for (uint32_t at = threadIdx.x; at < count; at += THREADS, bit += bit) {
-        const float score = shared.frontier.scores[at];
+        const float score = frontier.scores[at];
         const bool is_one =
-            by_score ? score >= low
-                     : is_selected(selection, key_of(score), shared.frontier.positions[at]);
+            by_score ? score >= low : is_selected(selection, key_of(score), frontier.positions[at]);
         marks |= is_one ? bit : 0u;
     }
     return marks;
 }
 
 /* Writes the selected of `count` candidates in any order. All threads call. */
-template <int THREADS, int CANDIDATES>
-__device__ __forceinline__ void write_unordered(const struct select_params &params,
+template <class Roles>
+__device__ __forceinline__ void write_unordered(const struct select_params &params, uint32_t n,
                                                 struct selection selection, uint32_t count)
 {
-    auto &shared = state<CANDIDATES>();
-    uint32_t *stage = reinterpret_cast<uint32_t *>(shared.frontier.scores);
-    uint32_t marks = selected_marks<THREADS, CANDIDATES>(selection, count);
+    constexpr int THREADS = Roles::THREADS;
+    auto &shared = state<Roles>();
+    auto &frontier = frontier_at<Roles>(n);
+    uint32_t *stage = reinterpret_cast<uint32_t *>(frontier.scores);
+    uint32_t marks = selected_marks<Roles>(n, selection, count);
     const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
     if (lane_index() == 31) {
@@ -104,10 +167,10 @@ __device__ __forceinline__ void write_unordered(const struct select_params &para
     while (marks != 0) {
         const uint32_t i = 31u - (uint32_t)__clz((int)marks);
         marks ^= 1u << i;
-        stage[slot++] = shared.frontier.positions[threadIdx.x + i * THREADS];
+        stage[slot++] = frontier.positions[threadIdx.x + i * THREADS];
     }
     block_sync<THREADS>();
-    sink_put_staged<THREADS>(sink_at_hand(params, shared), stage, (uint32_t)shared.task.k);
+    sink_put_staged<THREADS>(sink_at<Roles>(params, n), stage, (uint32_t)shared.task.k);
 }
 
 /* Turns the counts in bins[] into exclusive sums, and copies them to `copy`. Two barriers. */
@@ -139,31 +202,35 @@ __device__ __forceinline__ void sum_bins(uint32_t *bins, uint32_t *copy, uint32_
  * neighbouring positions as there are bins, and ranked within a bucket by comparison. All threads
  * call; the histograms are clear again after the caller's next barrier.
  */
-template <int THREADS, int CANDIDATES>
-__device__ __forceinline__ void write_by_position(const struct select_params &params,
+template <class Roles>
+__device__ __forceinline__ void write_by_position(const struct select_params &params, uint32_t n,
                                                   struct selection selection, uint32_t count)
 {
+    constexpr int THREADS = Roles::THREADS;
+    constexpr int CANDIDATES = Roles::CANDIDATES;
     constexpr int EACH = CANDIDATES / THREADS;
     static_assert(EACH * THREADS == CANDIDATES, "every thread keeps as many positions");
-    auto &shared = state<CANDIDATES>();
-    uint32_t *starts = shared.frontier.bins, *next = shared.frontier.coarse;
-    uint32_t *dealt = reinterpret_cast<uint32_t *>(shared.frontier.scores);
-    uint32_t *ordered = shared.frontier.positions;
+    auto &shared = state<Roles>();
+    auto &frontier = frontier_at<Roles>(n);
+    const struct segment &segment = job_at<Roles>(n).segment;
+    uint32_t *starts = shared.finish.bins, *next = shared.finish.more;
+    uint32_t *dealt = reinterpret_cast<uint32_t *>(frontier.scores);
+    uint32_t *ordered = frontier.positions;
     const uint32_t k = (uint32_t)shared.task.k;
-    const uint32_t shift = range_shift((uint32_t)shared.segment.length);
-    const uint32_t marks = selected_marks<THREADS, CANDIDATES>(selection, count);
+    const uint32_t shift = range_shift((uint32_t)segment.length);
+    const uint32_t marks = selected_marks<Roles>(n, selection, count);
     uint32_t position[EACH];
     block_sync<THREADS>(); /* the histograms are clear, all scores are read */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         position[i] = 0;
         if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            position[i] = shared.frontier.positions[threadIdx.x + i * THREADS];
+            position[i] = frontier.positions[threadIdx.x + i * THREADS];
             atomicAdd(&starts[position[i] >> shift], 1u);
         }
     }
     block_sync<THREADS>();
-    sum_bins<THREADS>(starts, next, shared.frontier.emit.counts[0]);
+    sum_bins<THREADS>(starts, next, shared.finish.emit.counts[0]);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         if (i * THREADS < count && (marks >> i & 1u) != 0) {
@@ -183,44 +250,40 @@ __device__ __forceinline__ void write_by_position(const struct select_params &pa
         }
     }
     block_sync<THREADS>();
-    clear_histograms<THREADS>(shared.frontier);
-    sink_put_staged<THREADS>(sink_at_hand(params, shared), ordered, k);
+    clear_histograms<THREADS>(shared.finish);
+    sink_put_staged<THREADS>(sink_at<Roles>(params, n), ordered, k);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. */
-template <int THREADS, int CANDIDATES>
-__device__ __noinline__ void write_frontier(const struct select_params &params, uint32_t count)
+template <class Roles>
+__device__ __noinline__ void write_frontier(const struct select_params &params, uint32_t n,
+                                            uint32_t count)
 {
-    const struct selection selection =
-        frontier_select<THREADS, CANDIDATES>(count, state<CANDIDATES>().frontier);
+    const struct selection selection = frontier_select<Roles::THREADS, Roles::CANDIDATES>(
+        count, frontier_at<Roles>(n), state<Roles>().finish);
     if (params.by_value) {
-        write_by_value<THREADS, CANDIDATES>(params, selection, count);
+        write_by_value<Roles>(params, n, selection, count);
     } else if (!params.by_position) {
-        write_unordered<THREADS, CANDIDATES>(params, selection, count);
+        write_unordered<Roles>(params, n, selection, count);
     } else {
-        write_by_position<THREADS, CANDIDATES>(params, selection, count);
+        write_by_position<Roles>(params, n, selection, count);
     }
 }
 
 /* The row read again, whole, by this block: with a much lower boundary, then with none. */
-template <int THREADS, int CANDIDATES>
-__device__ __noinline__ enum route recover(const struct select_params &params)
+template <class Roles>
+__device__ __noinline__ enum route recover(const struct select_params &params, uint32_t n)
 {
-    auto &shared = state<CANDIDATES>();
-    const uint32_t k = (uint32_t)shared.task.k;
+    auto &shared = state<Roles>();
     uint32_t reads = 1;
-    const struct boundary lower =
-        propose_boundary<THREADS, CANDIDATES>(params, 3.0f * params.margin);
-    block_sync<THREADS>();
-    uint32_t count = scan_again<THREADS, CANDIDATES>(lower.key);
-    if (count < k) {
-        count = scan_again<THREADS, CANDIDATES>(KEY_NAN);
+    uint32_t count = scan_again<Roles>(n, job_at<Roles>(n).boundary.fallback);
+    if (count < (uint32_t)shared.task.k) {
+        count = scan_again<Roles>(n, KEY_NAN);
         reads = 2;
     }
-    write_frontier<THREADS, CANDIDATES>(params, count);
+    write_frontier<Roles>(params, n, count);
     if (threadIdx.x == 0) {
-        shared.counts.scores_read +=
-            lower.sampled + reads * (uint64_t)(uint32_t)shared.segment.length;
+        shared.counts.scores_read += reads * (uint64_t)(uint32_t)job_at<Roles>(n).segment.length;
     }
     return reads == 1 ? ROUTE_BAND : ROUTE_RECOVERY;
 }

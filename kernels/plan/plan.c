@@ -23,11 +23,11 @@ static const struct row_policy row_policies[] = {
 };
 
 struct stream_policy {
-    int32_t threads, candidates, blocks;
+    int32_t finish_warps, scan_warps, candidates, buffers;
 };
 
 static const struct stream_policy stream_policies[] = {
-#define STREAM_POLICY(threads, candidates, blocks) {threads, candidates, blocks},
+#define STREAM_POLICY(finish, scan, candidates, buffers) {finish, scan, candidates, buffers},
     TOPK_STREAM_POLICIES(STREAM_POLICY)
 #undef STREAM_POLICY
 };
@@ -43,8 +43,6 @@ static const struct cluster_policy cluster_policies[] = {
 };
 
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
-static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
-static const int64_t stage_bytes = TOPK_STAGE_SCORES * (int64_t)sizeof(float);
 
 const char *topk_family_name(enum topk_family family)
 {
@@ -108,7 +106,6 @@ static void plan_begin(const struct topk_shape *shape, const struct topk_device 
     plan->cluster_blocks = 1;
     plan->workspace_bytes = 256; /* never 0: a caller may treat 0 as a failed question */
     plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] = has_bulk_copies(device) ? 1 : 0;
-    plan->parameters[TOPK_PARAMETER_PREFETCH] = has_bulk_copies(device) ? 1 : 0;
 }
 
 /* ---- one function a family: false when it cannot serve the shape on the device --------------- */
@@ -161,27 +158,26 @@ static bool plan_row(const struct topk_shape *shape, const struct topk_device *d
         (int32_t)min_i64(shape->rows, (int64_t)device->num_multiprocessors * policy->blocks);
     plan->shared_bytes = sort_bytes(shape);
     plan->parameters[TOPK_PARAMETER_MARGIN] = 6 * 16; /* a miss costs three more histograms */
+    plan->parameters[TOPK_PARAMETER_PREFETCH] = has_bulk_copies(device) ? 1 : 0;
     return true;
 }
 
 static int64_t stream_fixed_bytes(const struct stream_policy *policy)
 {
-    int64_t histograms = 2ll * TOPK_BINS * (int64_t)sizeof(uint32_t);
-    return policy->candidates * 8ll + histograms + TOPK_STREAM_MISC_BYTES;
+    int64_t histograms = 3ll * TOPK_BINS * (int64_t)sizeof(uint32_t);
+    return policy->buffers * policy->candidates * 8ll + histograms + TOPK_STREAM_MISC_BYTES;
 }
 
 /*
- * Stages of the ring when so many blocks share a multiprocessor; 0 when too few fit. Each group of
- * warps keeps to its own stages: their number is a multiple of the groups.
+ * Stages of the ring; 0 when too few fit. Each group of warps keeps to its own stages: their number
+ * is a multiple of the groups.
  */
-static int64_t stream_stages(const struct stream_policy *policy, const struct topk_device *device,
-                             int64_t blocks)
+static int64_t stream_stages(const struct stream_policy *policy, const struct topk_device *device)
 {
-    int64_t groups = policy->threads / 32 / (TOPK_STAGE_SCORES / TOPK_CHUNK_SCORES);
-    int64_t shared =
-        min_i64(device->shared_bytes_per_block,
-                device->shared_bytes_per_multiprocessor / blocks - shared_reserved_bytes);
-    int64_t stages = min_i64((shared - stream_fixed_bytes(policy)) / stage_bytes, TOPK_STAGES_MAX);
+    const int64_t stage_warps = TOPK_STAGE_BYTES / (int64_t)sizeof(float) / TOPK_CHUNK_SCORES;
+    int64_t groups = policy->scan_warps / stage_warps;
+    int64_t free_bytes = device->shared_bytes_per_block - stream_fixed_bytes(policy);
+    int64_t stages = min_i64(free_bytes / TOPK_STAGE_BYTES, TOPK_STAGES_MAX);
     return stages < groups ? 0 : stages - stages % groups;
 }
 
@@ -194,37 +190,34 @@ static int64_t stream_workspace_bytes(const struct stream_policy *policy, int64_
 static bool plan_stream(const struct topk_shape *shape, const struct topk_device *device,
                         enum topk_family family, int32_t variant, struct topk_plan *plan)
 {
-    if (!is_float32(shape) || !has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX ||
-        variant >= COUNT(stream_policies)) {
+    if (!is_float32(shape) || !has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX) {
         return false;
     }
-    if (variant < 0) {
-        bool many = shape->rows > TOPK_STREAM_LONG_ROWS * device->num_multiprocessors;
-        int32_t long_width = TOPK_STREAM_LONG_WIDTH * (many ? 2 : 1);
-        bool is_long = family == TOPK_FAMILY_SPLIT || shape->width >= long_width;
-        variant = is_long ? TOPK_STREAM_LONG_VARIANT : TOPK_STREAM_MANY_VARIANT;
+    bool choosing = variant < 0;
+    variant = choosing ? 0 : variant;
+    while (choosing && variant < COUNT(stream_policies) &&
+           stream_stages(&stream_policies[variant], device) == 0) {
+        variant++; /* a smaller device */
+    }
+    if (variant >= COUNT(stream_policies)) {
+        return false;
     }
     const struct stream_policy *policy = &stream_policies[variant];
-    int64_t blocks_each = policy->blocks;
-    int64_t stages = stream_stages(policy, device, blocks_each);
-    if (stages == 0 && blocks_each > 1) { /* a smaller device: one block a multiprocessor */
-        blocks_each = 1;
-        stages = stream_stages(policy, device, blocks_each);
-    }
+    int64_t stages = stream_stages(policy, device);
     if (stages == 0) {
         return false;
     }
-    int64_t blocks = min_i64(device->num_multiprocessors * blocks_each, TOPK_STREAM_BLOCKS_MAX);
+    int64_t blocks = min_i64(device->num_multiprocessors, TOPK_STREAM_BLOCKS_MAX);
     while (stream_workspace_bytes(policy, blocks) > workspace_max_bytes) {
         blocks--;
     }
     plan_begin(shape, device, family, plan);
     plan->variant = variant;
     plan->num_blocks = (int32_t)blocks;
-    plan->threads = policy->threads + 32; /* one warp feeds the ring */
-    plan->tile_scores = TOPK_STAGE_SCORES;
+    plan->threads = 32 * (policy->finish_warps + policy->scan_warps + TOPK_STREAM_SAMPLE_WARPS + 1);
+    plan->tile_scores = TOPK_STAGE_BYTES / (int32_t)sizeof(float);
     plan->sample_stride = 32;
-    plan->shared_bytes = stream_fixed_bytes(policy) + stages * stage_bytes;
+    plan->shared_bytes = stream_fixed_bytes(policy) + stages * TOPK_STAGE_BYTES;
     plan->workspace_bytes = stream_workspace_bytes(policy, blocks);
     plan->parameters[TOPK_PARAMETER_STAGES] = stages;
     plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;

@@ -52,29 +52,26 @@
 /* ---- tiles and split: rows streamed through shared memory ----------------------------------- */
 
 /*
- * X(scanning threads, candidates held, blocks a multiprocessor)
- * One more warp feeds the ring of stages. A candidate buffer must hold twice the largest fast K,
- * and K beside one chunk, so that it can be cut back to K before it overflows.
+ * X(warps that finish rows, warps that scan, candidates held of a row, rows they are held of)
+ * Two more roles: a few warps sample, one feeds the ring of stages. A candidate buffer must hold
+ * twice the largest fast K, and K beside one chunk, so that it can be cut back to K before it
+ * overflows.
  */
 #define TOPK_STREAM_POLICIES(X)                                                                    \
-    X(256, 4096, 2) /* many rows: one block finishes a row while the other reads */                \
-    X(512, 8192, 1) /* few rows, or rows so long that finishing them hardly counts */
+    X(8, 12, 6144, 2) /* 24 warps of 80 registers; a ring of 96 KB */                              \
+    X(8, 8, 4096, 1)  /* devices with less shared memory */
 
-#define TOPK_STREAM_MANY_VARIANT 0
-#define TOPK_STREAM_LONG_VARIANT 1
-/* The long one from this width on; with more rows a multiprocessor, from twice this (H200). */
-#define TOPK_STREAM_LONG_WIDTH 262144
-#define TOPK_STREAM_LONG_ROWS 8
+#define TOPK_STREAM_SAMPLE_WARPS 3
 
 #define TOPK_CHUNK_SCORES 1024 /* what a warp takes at a time: one mark a score in 32 bits */
-#define TOPK_STAGE_SCORES 2048 /* choice: 8 KB a bulk copy, two chunks */
+#define TOPK_STAGE_BYTES 8192  /* choice: of a bulk copy; two chunks of float32 */
 #define TOPK_STAGES_MAX                                                                            \
     16 /* a multiple of the warps that share them; choice: 128 KB in flight is 3.7 us of reading   \
           at full speed */
 #define TOPK_UNIT_SCORES 1024       /* shares of work are cut at multiples of this */
 #define TOPK_SAMPLE_UNIT_BYTES 64   /* of a row at one place: the cheapest by traffic (TUNING.md) */
 #define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
-#define TOPK_STREAM_MISC_BYTES 1024 /* barriers, counters and lists beside the big arrays */
+#define TOPK_STREAM_MISC_BYTES 2048 /* barriers, counters and lists beside the big arrays */
 
 /* ---- cluster: a row in the blocks of a cluster ------------------------------------------------
  */
@@ -117,7 +114,7 @@ enum topk_parameter {
     TOPK_PARAMETER_SAMPLE_MAX,   /* and at most */
     TOPK_PARAMETER_PART_SCORES,  /* least scores of a part when few rows share all blocks */
     TOPK_PARAMETER_SNAP,         /* scores from a row's end within which no block is cut off */
-    TOPK_PARAMETER_PREFETCH,     /* 1: what is read next is asked for ahead of time */
+    TOPK_PARAMETER_PREFETCH,     /* 1: a row's block asks for its next row ahead of time */
 };
 
 #endif

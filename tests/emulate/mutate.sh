@@ -22,14 +22,21 @@ bin_above_lost|plain|rank.cuh|            need -= found.above;|            need 
 length_one_more|plain|plain.cu|THREADS < length ? key_of|THREADS <= length ? key_of
 no_wait_for_full|tiles|stream_scan.cuh|    return __all_sync(WARP_ALL, full);|    return __all_sync(WARP_ALL, true);
 wait_gives_up|tiles|stream_scan.cuh|while (!full \&\& |while (false \&\& !full \&\& 
-no_wait_for_empty|tiles|stream.cu|            ring_wait(\&shared.ring.empty\[place.stage\], place.phase ^ 1);\n|
+no_wait_for_empty|tiles|stream_scan.cuh|            ring_wait(\&shared.ring.empty\[place.stage\], place.phase ^ 1);\n|
 no_fence_before_copy|tiles|stream_scan.cuh|    fence_before_copies();[^\n]*\n|
 no_arrival_at_empty|tiles|stream_scan.cuh|            mbarrier_arrive(\&shared.ring.empty\[place.stage\]);|
-edge_one_short|tiles|stream_scan.cuh|chunk + CHUNK <= end)|chunk + CHUNK <= end + 4)
+edge_one_short|tiles|stream_scan.cuh|chunk + CHUNK <= end;|chunk + CHUNK <= end + 4;
+resumes_too_soon|tiles|stream_scan.cuh|                ring_wait(\&hand.resumed\[buffer\], phase);\n|
+no_arrival_for_others|tiles|stream.cu|            for (uint32_t i = stuck; i < Roles::SCAN_WARPS; i++) {|            for (uint32_t i = stuck + 1; i < Roles::SCAN_WARPS; i++) {
+buffer_not_waited_for|tiles|stream_scan.cuh|            wait_for(hand.freed, n - Roles::BUFFERS);\n|
+boundary_not_waited_for|tiles|stream_scan.cuh|        wait_for(hand.ready, n);\n|
+candidates_not_waited_for|tiles|stream.cu|        ring_wait(\&hand.scanned\[n % JOBS\], phases >> n % JOBS \& 1);\n|
+job_reused_too_soon|tiles|stream_state.cuh|        mbarrier_init(\&hand.freed\[i\], 2);|        mbarrier_init(\&hand.freed[i], 1);
+plateau_too_short|tiles|frontier.cuh|part ? selection.position + 1 :|part ? selection.position :
 arrivals_not_reset|split|stream_parts.cuh|            workspace.arrivals\[first_block\] = 0;[^\n]*\n|
-slots_of_rows_meet|tiles|stream_scan.cuh|return part == 0 ? 2 \* first_block + 1|return part == 0 ? 2 * first_block
+slots_of_rows_meet|tiles|stream_parts.cuh|return part == 0 ? 2 \* first_block + 1|return part == 0 ? 2 * first_block
 parts_miscounted|tiles|share.cuh|- segment.first_block + 1;|- segment.first_block;
-bound_too_high|tiles|frontier.cuh|key_floor_bits(selection.key + 1));|key_floor_bits(selection.key + 2));
+bound_too_high|tiles|frontier.cuh|key_floor_bits(low + 1));|key_floor_bits(low + 2));
 cluster_no_exchange_wait|cluster|cluster_finish.cuh|    ring_wait(\&shared.met, phase);|
 cluster_leaves_early|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();|    block_sync<THREADS>();
 cluster_no_last_barrier|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();[^\n]*|    cluster_wait();

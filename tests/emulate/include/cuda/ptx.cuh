@@ -39,6 +39,12 @@ static inline void block_sync(emulate::site here = EMULATE_HERE)
     emulate::barrier_sync(1, THREADS, false, here);
 }
 
+template <int BARRIER, int THREADS>
+static inline void team_sync(emulate::site here = EMULATE_HERE)
+{
+    emulate::barrier_sync(BARRIER, THREADS, false, here);
+}
+
 template <int THREADS>
 static inline bool block_any(bool any, emulate::site here = EMULATE_HERE)
 {
@@ -146,11 +152,6 @@ static inline uint32_t bfloat_pair_equal(uint32_t left, uint32_t right)
 static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
 {
     atomicAdd(counter, count, here);
-}
-
-static inline void prefetch_64(const void *global, emulate::site here = EMULATE_HERE)
-{
-    emulate::check_global(global, 64, here);
 }
 
 static inline void launch_wait()

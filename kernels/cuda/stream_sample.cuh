@@ -1,0 +1,268 @@
+/*
+ * stream_sample.cuh - the samplers of a block: they find the parts of its share, one after the
+ * other, and propose a boundary for each while earlier ones are scanned.
+ *
+ * All samplers count the sample into coarse bins; the first warp does the rest.
+ */
+#ifndef TOPKSEL_CUDA_STREAM_SAMPLE_CUH
+#define TOPKSEL_CUDA_STREAM_SAMPLE_CUH
+
+#include "stream_state.cuh"
+
+namespace
+{
+
+#define SAMPLE_THREADS (32 * TOPK_STREAM_SAMPLE_WARPS)
+#define SAMPLERS_BATCH 6 /* choice: 16-byte loads in flight a thread; 2048 scores are one batch */
+static_assert(TOPK_STREAM_SAMPLE_WARPS > 1, "one warp finds the boundary, another the next part");
+#define BIN_BLOCKS 16 /* a warp looks at a rank's block of bins, then within */
+#define BLOCK_BINS (TOPK_BINS / BIN_BLOCKS)
+static_assert(BLOCK_BINS == 4 * 32 && BIN_BLOCKS <= 32, "16 bytes a lane, a block a lane");
+
+/* Counts of blocks of bins: lane i has the i-th from the top. One warp. */
+__device__ __forceinline__ uint32_t count_blocks(const uint32_t *bins)
+{
+    uint32_t own = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < BIN_BLOCKS; i++) {
+        const uint4 four =
+            reinterpret_cast<const uint4 *>(bins)[(BIN_BLOCKS - 1 - i) * 32 + lane_index()];
+        const uint32_t sum = __reduce_add_sync(WARP_ALL, four.x + four.y + four.z + four.w);
+        own = lane_index() == i ? sum : own;
+    }
+    return own;
+}
+
+/* The bin that holds rank `need`, from 1, from the top, and its counts; as find_rank. One warp. */
+__device__ __forceinline__ struct rank_bin rank_in_blocks(const uint32_t *bins, uint32_t blocks,
+                                                          uint32_t need)
+{
+    uint32_t prefix = warp_prefix(blocks);
+    struct rank_bin result = {0, 0, 0, __shfl_sync(WARP_ALL, prefix, 31)};
+    uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
+    if (reached == 0) {
+        return result;
+    }
+    int owner = __ffs((int)reached) - 1;
+    uint32_t above = __shfl_sync(WARP_ALL, prefix - blocks, owner);
+    const uint32_t first = (BIN_BLOCKS - (uint32_t)owner) * BLOCK_BINS - 4 * (lane_index() + 1);
+    const uint4 four = *reinterpret_cast<const uint4 *>(bins + first);
+    const uint32_t own = four.x + four.y + four.z + four.w;
+    prefix = above + warp_prefix(own);
+    owner = __ffs((int)__ballot_sync(WARP_ALL, prefix >= need)) - 1;
+    above = prefix - own;
+    uint32_t bin = first + 3, in_bin = four.w;
+    const uint32_t below[3] = {four.z, four.y, four.x};
+#pragma unroll
+    for (uint32_t i = 0; i < 3; i++) {
+        if (bin == first + 3 - i && above + in_bin < need) {
+            above += in_bin;
+            bin--;
+            in_bin = below[i];
+        }
+    }
+    result.bin = __shfl_sync(WARP_ALL, bin, owner);
+    result.above = __shfl_sync(WARP_ALL, above, owner);
+    result.count = __shfl_sync(WARP_ALL, in_bin, owner);
+    return result;
+}
+
+/* One warp, after its lanes have met; they meet again before the bins are used. */
+__device__ __forceinline__ void clear_sample_bins(uint32_t *bins)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < BIN_BLOCKS; i++) {
+        reinterpret_cast<uint4 *>(bins)[i * 32 + lane_index()] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* Narrows [low, high] to the sampled keys in it; at least one is. One warp. */
+__device__ __forceinline__ void narrow_sample(const struct sample_source<32> &source, uint32_t *low,
+                                              uint32_t *high)
+{
+    uint32_t least = KEY_MAX, most = 0;
+    source.each_of_thread(lane_index(), [&](uint32_t key) {
+        const bool within = key >= *low && key <= *high;
+        least = within ? min(least, key) : least;
+        most = within ? max(most, key) : most;
+    });
+    *low = __reduce_min_sync(WARP_ALL, least);
+    *high = __reduce_max_sync(WARP_ALL, most);
+}
+
+/* The position behind the unit that holds the need-th sample with this key. One warp. */
+__device__ __forceinline__ uint32_t sample_position(const struct sample_units &units, uint32_t skew,
+                                                    uint32_t key, uint32_t need)
+{
+    const uint32_t count = 1u << units.sampled_log2;
+    uint32_t seen = 0;
+    for (uint32_t first = 0; first < count; first += 32) {
+        const score_t *unit = sample_unit_at(units, min(first + lane_index(), count - 1));
+        uint32_t equal = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < SAMPLE_UNIT; i++) {
+            const float number = group_number(group_load(unit, i / SCORE_GROUP), i % SCORE_GROUP);
+            equal += key_of(number) == key ? 1u : 0u;
+        }
+        const uint32_t prefix = seen + warp_prefix(first + lane_index() < count ? equal : 0);
+        const uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
+        if (reached != 0) {
+            const uint32_t end = (uint32_t)(unit - units.row) + SAMPLE_UNIT - skew;
+            return __shfl_sync(WARP_ALL, end, __ffs((int)reached) - 1);
+        }
+        seen = __shfl_sync(WARP_ALL, prefix, 31);
+    }
+    return 0xffffffffu;
+}
+
+/*
+ * Too many of the sample are in [low, high], of which `need` are wanted: looks again within, until
+ * they are few or one key. Of such a plateau only the first positions are proposed. One warp.
+ */
+__device__ __noinline__ struct boundary look_within(const struct sample_units units, uint32_t skew,
+                                                    uint32_t low, uint32_t high, uint32_t need,
+                                                    uint32_t surplus_max, uint32_t *bins)
+{
+    const struct sample_source<32> source = {
+        units
+    };
+    struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, 0, 0};
+    for (;;) {
+        narrow_sample(source, &low, &high);
+        if (low >= high) {
+            boundary.key = low;
+            boundary.until = sample_position(units, skew, low, need);
+            return boundary;
+        }
+        const uint32_t shift = range_shift(high - low);
+        source.each_of_thread(lane_index(), [&](uint32_t key) {
+            if (key >= low && key <= high) {
+                atomicAdd(&bins[(key - low) >> shift], 1u);
+            }
+        });
+        __syncwarp();
+        const struct rank_bin found = rank_in_blocks(bins, count_blocks(bins), need);
+        clear_sample_bins(bins);
+        __syncwarp();
+        if (found.total < need) {
+            return boundary; /* the row changed while it was read: everything is admitted */
+        }
+        need -= found.above;
+        low += found.bin << shift;
+        high = low + min(high - low, (1u << shift) - 1u);
+        if (found.count - need <= surplus_max) {
+            boundary.key = low;
+            return boundary;
+        }
+    }
+}
+
+/* The boundary by the sample of `size` scores that was counted into bins, which are clear again
+ * when the warp's lanes have met. One warp. */
+__device__ __forceinline__ struct boundary
+boundary_of_sample(const struct sample_units &units, const struct segment &segment, uint32_t k,
+                   const struct select_params &params, uint32_t *bins)
+{
+    const uint32_t size = SAMPLE_UNIT << units.sampled_log2, length = (uint32_t)segment.length;
+    const struct sample_ranks ranks = sample_ranks_of(size, length, k, params.margin);
+    const uint32_t last_rank = sample_ranks_of(size, length, k, 3.0f * params.margin).low;
+    const uint32_t blocks = count_blocks(bins);
+    const struct rank_bin found = rank_in_blocks(bins, blocks, ranks.low);
+    const uint32_t high_bin = ranks.high > 0 ? rank_in_blocks(bins, blocks, ranks.high).bin : 0;
+    const uint32_t fallback =
+        last_rank < size ? coarse_floor(rank_in_blocks(bins, blocks, last_rank).bin) : KEY_NAN;
+    __syncwarp();
+    clear_sample_bins(bins);
+    __syncwarp();
+    /* Choice: about a quarter more candidates cost less than another look. */
+    const uint32_t surplus_max = ranks.low / 4 + 16;
+    const uint32_t need = ranks.low - found.above;
+    struct boundary boundary = {coarse_floor(found.bin), 0xffffffffu, 0, 0, 0};
+    if (found.count - need > surplus_max) {
+        const uint32_t high = found.bin + 1 < TOPK_BINS ? coarse_floor(found.bin + 1) - 1 : KEY_MAX;
+        boundary = look_within(units, segment.skew, boundary.key, high, need, surplus_max, bins);
+    }
+    boundary.sampled = size;
+    boundary.shift =
+        ranks.high > 0 ? bracket_shift(boundary.key, high_bin) : first_shift(boundary.key);
+    boundary.fallback = min(fallback, boundary.key);
+    return boundary;
+}
+
+/* What is sampled of a part's row; nothing where no boundary is needed or none would help. */
+template <class Roles>
+__device__ __forceinline__ bool sample_wanted(const struct select_params &params,
+                                              const struct segment &segment,
+                                              struct sample_units &units)
+{
+    const uint32_t k = (uint32_t)state<Roles>().task.k, length = (uint32_t)segment.length;
+    if (length <= max((uint32_t)Roles::CANDIDATES, k)) {
+        return false; /* the whole row fits */
+    }
+    units = sample_units_of(row_of<Roles>(segment), segment.skew, length, params);
+    const uint32_t size = SAMPLE_UNIT << units.sampled_log2;
+    return sample_ranks_of(size, length, k, params.margin).low < size;
+}
+
+#if __CUDA_ARCH__ >= 900
+/* The segment of the n-th job, or that there is none. One thread. */
+template <class Roles>
+__device__ __forceinline__ void post_segment(const struct select_params &params, uint32_t n,
+                                             struct walk &walk)
+{
+    auto &shared = state<Roles>();
+    struct job &job = job_at<Roles>(n);
+    if (n >= JOBS) {
+        ring_wait(&shared.hand_over.freed[n % JOBS], (n / JOBS - 1) & 1);
+    }
+    job.exists = walk_next(shared.task, shared.share, params.part_scores, walk, job.segment);
+    mbarrier_arrive(&shared.hand_over.posted[n % JOBS]);
+}
+
+/* The samplers' work, part after part; one more job says that there are none left. The last warp
+ * looks for the next part while the first finds this one's boundary. */
+template <class Roles>
+__device__ __forceinline__ void sample(const struct select_params &params)
+{
+    auto &shared = state<Roles>();
+    const uint32_t thread = threadIdx.x - 32 * Roles::FIRST_SAMPLER;
+    const bool walks = thread == SAMPLE_THREADS - 32;
+    struct walk walk = walk_begin(shared.share);
+    if (walks) {
+        post_segment<Roles>(params, 0, walk);
+    }
+    for (uint32_t n = 0;; n++) {
+        team_sync<2, SAMPLE_THREADS>();
+        struct job &job = job_at<Roles>(n);
+        const bool exists = job.exists;
+        struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
+        struct sample_source<SAMPLE_THREADS, SAMPLERS_BATCH> source;
+        const bool sampled = exists && sample_wanted<Roles>(params, job.segment, source.units);
+        if (sampled) {
+            source.each_of_thread(
+                thread, [&](uint32_t key) { atomicAdd(&shared.sample_bins[coarse_bin(key)], 1u); });
+        }
+        team_sync<2, SAMPLE_THREADS>();
+        if (thread < 32) {
+            if (sampled) {
+                boundary = boundary_of_sample(source.units, job.segment, (uint32_t)shared.task.k,
+                                              params, shared.sample_bins);
+            }
+            if (thread == 0) {
+                job.boundary = boundary;
+                job.admission = admission_of(boundary.key, boundary.until);
+                mbarrier_arrive(&shared.hand_over.ready[n % JOBS]);
+            }
+        } else if (walks && exists) {
+            post_segment<Roles>(params, n + 1, walk);
+        }
+        if (!exists) {
+            break;
+        }
+    }
+}
+#endif
+
+} // namespace
+
+#endif
