@@ -19,52 +19,46 @@ static_assert(TOPK_STREAM_SAMPLE_WARPS > 1, "one warp finds the boundary, anothe
 #define BLOCK_BINS (TOPK_BINS / BIN_BLOCKS)
 static_assert(BLOCK_BINS == 4 * 32 && BIN_BLOCKS <= 32, "16 bytes a lane, a block a lane");
 
-/* Counts of blocks of bins: lane i has the i-th from the top. One warp. */
-__device__ __forceinline__ uint32_t count_blocks(const uint32_t *bins)
+/*
+ * The bins that hold some ranks, from 1, from the top, and their counts; as find_rank, for a few at
+ * once. One warp.
+ */
+template <uint32_t RANKS>
+__device__ __forceinline__ void ranks_in_bins(const uint32_t *bins, const uint32_t (&need)[RANKS],
+                                              struct rank_bin (&found)[RANKS])
 {
-    uint32_t own = 0;
+    uint32_t block = 0; /* counts of a block of bins: lane i has the i-th from the top */
 #pragma unroll
     for (uint32_t i = 0; i < BIN_BLOCKS; i++) {
         const uint4 four =
             reinterpret_cast<const uint4 *>(bins)[(BIN_BLOCKS - 1 - i) * 32 + lane_index()];
         const uint32_t sum = __reduce_add_sync(WARP_ALL, four.x + four.y + four.z + four.w);
-        own = lane_index() == i ? sum : own;
+        block = lane_index() == i ? sum : block;
     }
-    return own;
-}
-
-/* The bin that holds rank `need`, from 1, from the top, and its counts; as find_rank. One warp. */
-__device__ __forceinline__ struct rank_bin rank_in_blocks(const uint32_t *bins, uint32_t blocks,
-                                                          uint32_t need)
-{
-    uint32_t prefix = warp_prefix(blocks);
-    struct rank_bin result = {0, 0, 0, __shfl_sync(WARP_ALL, prefix, 31)};
-    uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
-    if (reached == 0) {
-        return result;
-    }
-    int owner = __ffs((int)reached) - 1;
-    uint32_t above = __shfl_sync(WARP_ALL, prefix - blocks, owner);
-    const uint32_t first = (BIN_BLOCKS - (uint32_t)owner) * BLOCK_BINS - 4 * (lane_index() + 1);
-    const uint4 four = *reinterpret_cast<const uint4 *>(bins + first);
-    const uint32_t own = four.x + four.y + four.z + four.w;
-    prefix = above + warp_prefix(own);
-    owner = __ffs((int)__ballot_sync(WARP_ALL, prefix >= need)) - 1;
-    above = prefix - own;
-    uint32_t bin = first + 3, in_bin = four.w;
-    const uint32_t below[3] = {four.z, four.y, four.x};
+    const uint32_t blocks = warp_prefix(block), total = __shfl_sync(WARP_ALL, blocks, 31);
 #pragma unroll
-    for (uint32_t i = 0; i < 3; i++) {
-        if (bin == first + 3 - i && above + in_bin < need) {
-            above += in_bin;
-            bin--;
-            in_bin = below[i];
+    for (uint32_t r = 0; r < RANKS; r++) {
+        const uint32_t reached = __ballot_sync(WARP_ALL, blocks >= need[r]);
+        const int owner = max(__ffs((int)reached), 1) - 1; /* none: void, but within the bins */
+        const uint32_t first = (BIN_BLOCKS - (uint32_t)owner) * BLOCK_BINS - 4 * (lane_index() + 1);
+        const uint4 four = *reinterpret_cast<const uint4 *>(bins + first);
+        const uint32_t count[4] = {four.w, four.z, four.y, four.x}; /* from the top */
+        const uint32_t own = four.x + four.y + four.z + four.w;
+        const uint32_t prefix = __shfl_sync(WARP_ALL, blocks - block, owner) + warp_prefix(own);
+        const int holder = max(__ffs((int)__ballot_sync(WARP_ALL, prefix >= need[r])), 1) - 1;
+        uint32_t above = prefix - own, bin = first + 3, in_bin = count[0];
+#pragma unroll
+        for (uint32_t i = 1; i < 4; i++) {
+            const bool next = bin == first + 4 - i && above + in_bin < need[r];
+            above += next ? in_bin : 0;
+            bin -= next ? 1u : 0u;
+            in_bin = next ? count[i] : in_bin;
         }
+        found[r].bin = __shfl_sync(WARP_ALL, bin, holder);
+        found[r].above = __shfl_sync(WARP_ALL, above, holder);
+        found[r].count = __shfl_sync(WARP_ALL, in_bin, holder);
+        found[r].total = total;
     }
-    result.bin = __shfl_sync(WARP_ALL, bin, owner);
-    result.above = __shfl_sync(WARP_ALL, above, owner);
-    result.count = __shfl_sync(WARP_ALL, in_bin, owner);
-    return result;
 }
 
 /* One warp, after its lanes have met; they meet again before the bins are used. */
@@ -141,7 +135,11 @@ __device__ __noinline__ struct boundary look_within(const struct sample_units un
             }
         });
         __syncwarp();
-        const struct rank_bin found = rank_in_blocks(bins, count_blocks(bins), need);
+        const uint32_t rank[1] = {need};
+        struct rank_bin bin[1];
+        ranks_in_bins(bins, rank, bin);
+        const struct rank_bin &found = bin[0];
+        __syncwarp();
         clear_sample_bins(bins);
         __syncwarp();
         if (found.total < need) {
@@ -166,11 +164,11 @@ boundary_of_sample(const struct sample_units &units, const struct segment &segme
     const uint32_t size = SAMPLE_UNIT << units.sampled_log2, length = (uint32_t)segment.length;
     const struct sample_ranks ranks = sample_ranks_of(size, length, k, params.margin);
     const uint32_t last_rank = sample_ranks_of(size, length, k, 3.0f * params.margin).low;
-    const uint32_t blocks = count_blocks(bins);
-    const struct rank_bin found = rank_in_blocks(bins, blocks, ranks.low);
-    const uint32_t high_bin = ranks.high > 0 ? rank_in_blocks(bins, blocks, ranks.high).bin : 0;
-    const uint32_t fallback =
-        last_rank < size ? coarse_floor(rank_in_blocks(bins, blocks, last_rank).bin) : KEY_NAN;
+    const uint32_t rank[3] = {ranks.low, ranks.high, min(last_rank, size)};
+    struct rank_bin bin[3];
+    ranks_in_bins(bins, rank, bin);
+    const struct rank_bin &found = bin[0];
+    const uint32_t fallback = last_rank < size ? coarse_floor(bin[2].bin) : KEY_NAN;
     __syncwarp();
     clear_sample_bins(bins);
     __syncwarp();
@@ -184,7 +182,7 @@ boundary_of_sample(const struct sample_units &units, const struct segment &segme
     }
     boundary.sampled = size;
     boundary.shift =
-        ranks.high > 0 ? bracket_shift(boundary.key, high_bin) : first_shift(boundary.key);
+        ranks.high > 0 ? bracket_shift(boundary.key, bin[1].bin) : first_shift(boundary.key);
     boundary.fallback = min(fallback, boundary.key);
     return boundary;
 }
@@ -219,6 +217,24 @@ __device__ __forceinline__ void post_segment(const struct select_params &params,
     mbarrier_arrive(&shared.hand_over.posted[n % JOBS]);
 }
 
+/* As above, and the scores at its ends. One warp; the job is ready when the samplers have met. */
+template <class Roles>
+__device__ __forceinline__ void look_ahead(const struct select_params &params, uint32_t n,
+                                           struct walk &walk)
+{
+    struct job &job = job_at<Roles>(n);
+    if (lane_index() == 0) {
+        post_segment<Roles>(params, n, walk);
+    }
+    __syncwarp();
+    if (job.exists && lane_index() < 2 * SCORE_GROUP) {
+        const uint32_t at = edge_position(job.segment, lane_index());
+        if (at >= job.segment.begin && at < job.segment.end) {
+            job.edges[lane_index()] = row_of<Roles>(job.segment)[at];
+        }
+    }
+}
+
 /* The samplers' work, part after part; one more job says that there are none left. The last warp
  * looks for the next part while the first finds this one's boundary. */
 template <class Roles>
@@ -226,10 +242,10 @@ __device__ __forceinline__ void sample(const struct select_params &params)
 {
     auto &shared = state<Roles>();
     const uint32_t thread = threadIdx.x - 32 * Roles::FIRST_SAMPLER;
-    const bool walks = thread == SAMPLE_THREADS - 32;
+    const bool walks = thread >= SAMPLE_THREADS - 32;
     struct walk walk = walk_begin(shared.share);
     if (walks) {
-        post_segment<Roles>(params, 0, walk);
+        look_ahead<Roles>(params, 0, walk);
     }
     for (uint32_t n = 0;; n++) {
         team_sync<2, SAMPLE_THREADS>();
@@ -254,7 +270,7 @@ __device__ __forceinline__ void sample(const struct select_params &params)
                 mbarrier_arrive(&shared.hand_over.ready[n % JOBS]);
             }
         } else if (walks && exists) {
-            post_segment<Roles>(params, n + 1, walk);
+            look_ahead<Roles>(params, n + 1, walk);
         }
         if (!exists) {
             break;

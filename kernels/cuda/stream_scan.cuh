@@ -27,32 +27,44 @@ __device__ __forceinline__ uint32_t marks_inner(const score_t *scores, score_bou
         low, [&](uint32_t g) { return groups[32 * g]; });
 }
 
+/* Bits of a lane's marks: places of a chunk from `first` on, below `end`. */
+__device__ __forceinline__ uint32_t places_between(int32_t first, int32_t end)
+{
+    uint32_t marks = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 32; i += SCORE_GROUP) {
+        const int32_t group = (int32_t)mark_place(i), all = (int32_t)SCORE_GROUP;
+        const uint32_t from = (uint32_t)min(max(first - group, 0), all);
+        const uint32_t to = (uint32_t)min(max(end - group, 0), all);
+        marks |= to > from ? ((1u << to) - (1u << from)) << i : 0u;
+    }
+    return marks;
+}
+
 /*
- * The marks of any other chunk, at virtual position `chunk` of the n-th part. 16-byte groups that
- * the part does not cover whole, which the ring left out, are read from the row one by one, for
- * they may straddle its ends, and put into the stage.
+ * The marks of any other chunk, at virtual position `chunk` of the n-th part. Scores at the part's
+ * ends that the ring left out, for they are no whole 16 bytes, are put into the stage first.
  */
 template <class Roles>
 __device__ __noinline__ uint32_t marks_edge(uint32_t n, score_t *scores, uint32_t chunk)
 {
-    const struct segment &segment = job_at<Roles>(n).segment;
-    const struct admission admission = job_at<Roles>(n).admission;
-    const score_t *row = row_of<Roles>(segment);
-    const uint32_t begin = segment.begin, end = segment.end, skew = segment.skew;
-    uint32_t marks = 0;
-    for (uint32_t i = 0; i < 32; i++) {
-        const uint32_t place = mark_place(i), at = chunk + place;
-        if (at >= begin && at < end) {
-            const uint32_t group = at - at % SCORE_GROUP;
-            if (group < begin || group + SCORE_GROUP > end) {
-                scores[place] = row[at];
-            }
-            const bool early = at - skew < admission.until;
-            const bool enters = reaches(scores[place], early ? admission.score : admission.later) ||
-                                (early && admission.everything != 0);
-            marks |= enters ? 1u << i : 0u;
+    const struct job &job = job_at<Roles>(n);
+    const struct segment &segment = job.segment;
+    const struct admission admission = job.admission;
+    const int32_t first = (int32_t)(segment.begin - chunk), end = (int32_t)(segment.end - chunk);
+    if (lane_index() < 2 * SCORE_GROUP) {
+        const int32_t place = (int32_t)(edge_position(segment, lane_index()) - chunk);
+        if (place >= max(first, 0) && place < min(end, CHUNK)) {
+            scores[place] = job.edges[lane_index()];
         }
     }
+    __syncwarp();
+    const uint32_t until = segment.skew + min(admission.until, (uint32_t)segment.length);
+    const int32_t middle = (int32_t)(until - chunk);
+    const uint32_t early = marks_inner(scores, admission.score) | admission.everything;
+    const uint32_t later = marks_inner(scores, admission.later);
+    const uint32_t marks = (early & places_between(first, min(middle, end))) |
+                           (later & places_between(max(middle, first), end));
     fence_before_copies(); /* the ring writes there next */
     return marks;
 }

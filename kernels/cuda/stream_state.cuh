@@ -41,7 +41,16 @@ struct job {
     struct boundary boundary;   /* of the row: the same in every part */
     struct admission admission; /* what scanners admit: of the boundary, or since the last cut */
     bool exists;                /* false: there are no more */
+    score_t edges[2 * SCORE_GROUP]; /* scores at its ends: edge_position */
 };
+
+/* Virtual position of the i-th score at a part's ends, of those that are no whole 16 bytes: those
+ * at the beginning, then those at the end. Others lie outside of the part, or in such a group. */
+__device__ __forceinline__ uint32_t edge_position(const struct segment &segment, uint32_t i)
+{
+    const uint32_t group = i < SCORE_GROUP ? segment.begin : segment.end;
+    return group - group % SCORE_GROUP + i % SCORE_GROUP;
+}
 
 /*
  * Where one role waits for another; of each job, in turn. Phases of a job's barriers complete once

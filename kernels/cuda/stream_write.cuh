@@ -173,14 +173,25 @@ __device__ __forceinline__ void write_unordered(const struct select_params &para
     sink_put_staged<THREADS>(sink_at<Roles>(params, n), stage, (uint32_t)shared.task.k);
 }
 
-/* Turns the counts in bins[] into exclusive sums, and copies them to `copy`. Two barriers. */
-template <int THREADS>
-__device__ __forceinline__ void sum_bins(uint32_t *bins, uint32_t *copy, uint32_t *totals)
+/*
+ * Counts of buckets of neighbouring positions, two in a word, over both histograms: so many that a
+ * bucket holds a few of the selected, wherever these crowd.
+ */
+#define BUCKETS (4 * TOPK_BINS)
+
+__device__ __forceinline__ uint32_t bucket_load(const uint32_t *words, uint32_t bucket)
 {
-    constexpr int EACH = TOPK_BINS / THREADS;
-    uint32_t count[EACH];
-    const uint32_t own = load_bins<EACH>(bins + threadIdx.x * EACH, count);
-    const uint32_t prefix = warp_prefix(own);
+    return words[bucket / 2] >> bucket % 2 * 16 & 0xffffu;
+}
+
+/* Turns counts of buckets into exclusive sums, the first being 0. Two barriers. */
+template <int THREADS>
+__device__ __forceinline__ void sum_buckets(uint32_t *words, uint32_t *totals)
+{
+    constexpr int EACH = BUCKETS / 2 / THREADS;
+    uint32_t word[EACH];
+    const uint32_t both = load_bins<EACH>(words + threadIdx.x * EACH, word);
+    const uint32_t own = (both & 0xffffu) + (both >> 16), prefix = warp_prefix(own);
     if (lane_index() == 31) {
         totals[warp_index()] = prefix;
     }
@@ -190,63 +201,67 @@ __device__ __forceinline__ void sum_bins(uint32_t *bins, uint32_t *copy, uint32_
         prefix - own + __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        bins[threadIdx.x * EACH + i] = sum;
-        copy[threadIdx.x * EACH + i] = sum;
-        sum += count[i];
+        const uint32_t first = word[i] & 0xffffu;
+        words[threadIdx.x * EACH + i] = sum | (sum + first) << 16;
+        sum += first + (word[i] >> 16);
     }
     block_sync<THREADS>();
 }
 
 /*
- * Writes the selected of `count` candidates by position, ascending: dealt into as many buckets of
- * neighbouring positions as there are bins, and ranked within a bucket by comparison. All threads
- * call; the histograms are clear again after the caller's next barrier.
+ * Writes the selected of `count` candidates by position, ascending: dealt into buckets, and ranked
+ * within by comparison. All threads call; the histograms are clear again after the caller's next
+ * barrier.
  */
 template <class Roles>
 __device__ __forceinline__ void write_by_position(const struct select_params &params, uint32_t n,
                                                   struct selection selection, uint32_t count)
 {
-    constexpr int THREADS = Roles::THREADS;
-    constexpr int CANDIDATES = Roles::CANDIDATES;
-    constexpr int EACH = CANDIDATES / THREADS;
-    static_assert(EACH * THREADS == CANDIDATES, "every thread keeps as many positions");
+    constexpr int THREADS = Roles::THREADS, EACH = Roles::CANDIDATES / THREADS;
+    static_assert(EACH * THREADS == Roles::CANDIDATES, "every thread keeps as many ranks");
+    static_assert(Roles::CANDIDATES >= 2 * (int)TOPK_K_FAST_MAX, "both lists fit");
+    static_assert(TOPK_K_FAST_MAX < 65536, "a count of the selected has 16 bits");
     auto &shared = state<Roles>();
     auto &frontier = frontier_at<Roles>(n);
-    const struct segment &segment = job_at<Roles>(n).segment;
-    uint32_t *starts = shared.finish.bins, *next = shared.finish.more;
+    uint32_t *words = shared.finish.bins; /* and `more` */
     uint32_t *dealt = reinterpret_cast<uint32_t *>(frontier.scores);
-    uint32_t *ordered = frontier.positions;
+    uint32_t *ordered = dealt + TOPK_K_FAST_MAX;
     const uint32_t k = (uint32_t)shared.task.k;
-    const uint32_t shift = range_shift((uint32_t)segment.length);
+    const uint32_t range = range_shift((uint32_t)job_at<Roles>(n).segment.length);
+    const uint32_t shift = range > 2 ? range - 2 : 0; /* four buckets a bin */
     const uint32_t marks = selected_marks<Roles>(n, selection, count);
-    uint32_t position[EACH];
+    const uint32_t *positions = frontier.positions + threadIdx.x;
+    uint32_t rank[EACH];   /* in its bucket, by arrival */
     block_sync<THREADS>(); /* the histograms are clear, all scores are read */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        position[i] = 0;
+        rank[i] = 0;
         if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            position[i] = frontier.positions[threadIdx.x + i * THREADS];
-            atomicAdd(&starts[position[i] >> shift], 1u);
+            const uint32_t bucket = positions[i * THREADS] >> shift, half = bucket % 2 * 16;
+            rank[i] = atomicAdd(&words[bucket / 2], 1u << half) >> half & 0xffffu;
         }
     }
     block_sync<THREADS>();
-    sum_bins<THREADS>(starts, next, shared.finish.emit.counts[0]);
+    sum_buckets<THREADS>(words, shared.finish.emit.counts[0]);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            dealt[atomicAdd(&next[position[i] >> shift], 1u)] = position[i];
+            const uint32_t position = positions[i * THREADS];
+            dealt[bucket_load(words, position >> shift) + rank[i]] = position;
         }
     }
     block_sync<THREADS>();
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            const uint32_t bucket = position[i] >> shift;
-            uint32_t slot = starts[bucket];
-            for (uint32_t other = slot; other < next[bucket]; other++) { /* next: now the end */
-                slot += dealt[other] < position[i] ? 1u : 0u;
+            const uint32_t position = positions[i * THREADS], bucket = position >> shift;
+            const uint32_t begin = bucket_load(words, bucket);
+            const uint32_t end = bucket + 1 < BUCKETS ? bucket_load(words, bucket + 1) : k;
+            uint32_t slot = begin;
+            for (uint32_t other = begin; other < end; other++) {
+                slot += dealt[other] < position ? 1u : 0u;
             }
-            ordered[slot] = position[i];
+            ordered[slot] = position;
         }
     }
     block_sync<THREADS>();

@@ -224,7 +224,7 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = 8192;
     plan->parameters[TOPK_PARAMETER_PART_SCORES] = 8192;
-    plan->parameters[TOPK_PARAMETER_SNAP] = 32768;
+    plan->parameters[TOPK_PARAMETER_SNAP] = 131072;
     return true;
 }
 
