@@ -1,5 +1,7 @@
 #include "control.h"
 
+#include "topkd_rights.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,77 +28,30 @@ int control_pair(int fds_p[2])
     return 0;
 }
 
-/* Room for one descriptor, aligned as CMSG wants it. */
-union fd_room {
-    struct cmsghdr header;
-    char bytes[CMSG_SPACE(sizeof(int))];
-};
-
 int control_send(int fd, const struct control_message *message, int pass_fd)
 {
-    struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = sizeof *message};
-    struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1};
-    union fd_room room;
-    if (pass_fd >= 0) {
-        memset(&room, 0, sizeof room);
-        packet.msg_control = room.bytes;
-        packet.msg_controllen = sizeof room.bytes;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&packet);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof pass_fd);
-        memcpy(CMSG_DATA(header), &pass_fd, sizeof pass_fd);
-    }
-    ssize_t sent;
-    do
-        sent = sendmsg(fd, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0)
-        return -errno;
-    return 0; /* a packet is sent whole or not at all */
-}
-
-/* The descriptor that came with a packet, or -1. The room holds one, so there is never a second. */
-static int passed_fd(struct msghdr *packet)
-{
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(packet); header != NULL;
-         header = CMSG_NXTHDR(packet, header)) {
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-            header->cmsg_len == CMSG_LEN(sizeof(int))) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(header), sizeof fd);
-            return fd;
-        }
-    }
-    return -1;
+    uint32_t num_fds = pass_fd >= 0 ? 1 : 0;
+    return rights_send(fd, message, sizeof *message, &pass_fd, num_fds) < 0 ? -errno : 0;
 }
 
 int control_receive(int fd, struct control_message *message_p, int *fd_p)
 {
     struct control_message message;
-    struct iovec part = {.iov_base = &message, .iov_len = sizeof message};
-    union fd_room room;
-    struct msghdr packet = {.msg_iov = &part,
-                            .msg_iovlen = 1,
-                            .msg_control = room.bytes,
-                            .msg_controllen = sizeof room.bytes};
-    ssize_t size;
-    do
-        size = recvmsg(fd, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (size < 0 && errno == EINTR);
-    if (size < 0)
+    int got_fd = -1;
+    uint32_t num_fds = 1;
+    ssize_t size = rights_receive(fd, &message, sizeof message, &got_fd, &num_fds);
+    if (size < 0 && errno != EMSGSIZE)
         return errno == ECONNRESET ? 0 : -errno; /* reset: closed with our packets unread */
-    int got_fd = passed_fd(&packet);
-    if (size == 0 && got_fd < 0)
+    if (size == 0 && num_fds == 0)
         return 0;
-    if (size != (ssize_t)sizeof message || (packet.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-        message.magic != CONTROL_MAGIC || message.version != CONTROL_VERSION) {
-        if (got_fd >= 0)
+    if (size != (ssize_t)sizeof message || message.magic != CONTROL_MAGIC ||
+        message.version != CONTROL_VERSION) {
+        if (num_fds > 0)
             close(got_fd);
         return -EPROTO;
     }
     *message_p = message;
-    *fd_p = got_fd;
+    *fd_p = num_fds > 0 ? got_fd : -1;
     return 1;
 }
 

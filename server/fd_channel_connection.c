@@ -23,22 +23,7 @@ static void answer_send(struct fd_connection *connection, struct fd_answer *answ
 {
     answer->magic = FD_MAGIC;
     answer->version = FD_VERSION;
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {.iov_base = answer, .iov_len = sizeof(*answer)};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &fd, sizeof(int));
-    }
-    (void)sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)rights_send(connection->fd, answer, sizeof(*answer), &fd, fd >= 0 ? 1 : 0);
 }
 
 static void answer_error(struct fd_connection *connection, enum topkd_status status,
@@ -164,34 +149,15 @@ static enum topkd_status connection_keep(struct fd_channel *channel,
 static int packet_receive(int fd, struct fd_packet *packet, int *fds, uint32_t *num_fds_p,
                           bool *is_valid_p)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * FD_PACKET_FDS_MAX)];
-    } control;
-    struct iovec iov = {.iov_base = packet, .iov_len = sizeof(*packet)};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof(control.bytes)};
-    ssize_t size = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    *num_fds_p = 0;
-    if (size < 0) {
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    }
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
-         header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-            uint32_t count = (uint32_t)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            topkd_assert(*num_fds_p + count <= FD_PACKET_FDS_MAX);
-            memcpy(fds + *num_fds_p, CMSG_DATA(header), count * sizeof(int));
-            *num_fds_p += count;
-        }
+    *num_fds_p = FD_PACKET_FDS_MAX;
+    ssize_t size = rights_receive(fd, packet, sizeof(*packet), fds, num_fds_p);
+    if (size < 0 && errno != EMSGSIZE) {
+        return errno == EAGAIN ? 0 : -1;
     }
     if (size == 0 && *num_fds_p == 0) {
         return -1;
     }
-    *is_valid_p = size == (ssize_t)sizeof(*packet) &&
-                  !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && packet->magic == FD_MAGIC &&
+    *is_valid_p = size == (ssize_t)sizeof(*packet) && packet->magic == FD_MAGIC &&
                   packet->version == FD_VERSION &&
                   (packet->kind == FD_OFFER ? packet->num_fds >= 1 && packet->num_fds == *num_fds_p
                                             : packet->kind == FD_FETCH && *num_fds_p == 0);
@@ -212,9 +178,9 @@ bool fd_connection_read(struct fd_channel *channel, struct fd_connection *connec
     enum topkd_status status = TOPKD_OK;
     if (!is_valid) {
         status = detail_set(detail, TOPKD_E_PROTOCOL,
-                            "not a packet of version %u (%u descriptors came along; the worker "
-                            "may be out of them)",
-                            FD_VERSION, num_fds);
+                            "not a packet of version %u, or not all of its descriptors came along: "
+                            "the worker may be out of them",
+                            FD_VERSION);
     } else if (packet.kind == FD_FETCH) {
         answer_fetch(channel, connection, packet.ticket);
         return false;

@@ -14,11 +14,6 @@
 /* Choice: a worker answers within a millisecond; the thread that does is never busy for long. */
 #define ANSWER_S 2
 
-union control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int) * FD_PACKET_FDS_MAX)];
-};
-
 static enum topkd_status open_socket(const char *url, int *fd_p, char *detail)
 {
     static const char scheme[] = "ipc://", suffix[] = ".sock";
@@ -57,26 +52,19 @@ static enum topkd_status open_socket(const char *url, int *fd_p, char *detail)
 /* The answer, and the descriptor that came along in *fd_p, or -1. */
 static enum topkd_status receive_answer(int fd, struct fd_answer *answer, int *fd_p, char *detail)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {.iov_base = answer, .iov_len = sizeof(*answer)};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof(control.bytes)};
+    uint32_t num_fds = 1;
     *fd_p = -1;
-    ssize_t size = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    if (size <= 0) {
+    ssize_t size = rights_receive(fd, answer, sizeof(*answer), fd_p, &num_fds);
+    if (size == 0 || (size < 0 && errno != EMSGSIZE)) {
         return fault(detail, TOPKD_E_UNREACHABLE,
                      "the worker's side socket gave no answer (%s): it may hold too many "
                      "connections of this process",
                      size == 0 ? "closed" : strerror(errno));
     }
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-        memcpy(fd_p, CMSG_DATA(header), sizeof(int));
+    if (size < 0) {
+        return fault(detail, TOPKD_E_MAP_FAILED,
+                     "the worker's descriptor did not arrive: this process may have no free "
+                     "descriptor (ulimit -n)");
     }
     if (size != (ssize_t)sizeof(*answer) || answer->magic != FD_MAGIC ||
         answer->version != FD_VERSION) {
@@ -113,23 +101,10 @@ static enum topkd_status explain_refusal(int fd, int error, char *detail)
 static enum topkd_status send_packet(int fd, struct fd_packet *packet, const int *fds,
                                      uint32_t num_fds, char *detail)
 {
-    union control control;
-    struct iovec iov = {.iov_base = packet, .iov_len = sizeof(*packet)};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
     packet->magic = FD_MAGIC;
     packet->version = FD_VERSION;
     packet->num_fds = num_fds;
-    if (num_fds > 0) {
-        memset(&control, 0, sizeof(control));
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE(sizeof(int) * num_fds);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int) * num_fds);
-        memcpy(CMSG_DATA(header), fds, sizeof(int) * num_fds);
-    }
-    if (sendmsg(fd, &message, MSG_NOSIGNAL) != (ssize_t)sizeof(*packet)) {
+    if (rights_send(fd, packet, sizeof(*packet), fds, num_fds) != (ssize_t)sizeof(*packet)) {
         return explain_refusal(fd, errno, detail);
     }
     return TOPKD_OK;

@@ -4,6 +4,7 @@
 
 #include "cuda_driver.h"
 #include "fault.h"
+#include "topkd_rights.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -107,22 +108,7 @@ static cuda_pointer map_handle(struct trial *trial, uint64_t handle, uint32_t fl
 
 static void send_message(struct trial *trial, const void *bytes, size_t size, int fd)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {.iov_base = (void *)bytes, .iov_len = size};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &fd, sizeof(int));
-    }
-    if (sendmsg(trial->fd, &message, MSG_NOSIGNAL) != (ssize_t)size) {
+    if (rights_send(trial->fd, bytes, size, &fd, fd >= 0 ? 1 : 0) != (ssize_t)size) {
         fail(trial, "the other process of the trial is gone");
     }
 }
@@ -159,28 +145,19 @@ static void give(struct trial *trial)
 static void take(struct trial *trial)
 {
     struct cuda_ipc_handle handle;
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {.iov_base = &handle, .iov_len = sizeof(handle)};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof(control.bytes)};
     cuda_pointer pointer = 0;
     start(trial);
-    if (recvmsg(trial->fd, &message, 0) != (ssize_t)sizeof(handle)) {
+    int fd = -1;
+    uint32_t num_fds = 1;
+    if (rights_receive(trial->fd, &handle, sizeof(handle), &fd, &num_fds) !=
+        (ssize_t)sizeof(handle)) {
         _exit(1); /* the other has reported */
     }
     if (trial->by_descriptor) {
-        int fd = -1;
         uint64_t generic = 0;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        if (!header) {
+        if (num_fds == 0) {
             fail(trial, "the descriptor did not arrive");
         }
-        memcpy(&fd, CMSG_DATA(header), sizeof(int));
         must(trial, trial->import(&generic, (void *)(uintptr_t)(unsigned)fd, CUDA_HANDLE_POSIX_FD),
              "cannot import the descriptor");
         pointer = map_handle(trial, generic, PROT_READ_FLAG);

@@ -20,12 +20,14 @@
 #ifndef TOPKD_FD_H
 #define TOPKD_FD_H
 
+#include "topkd_rights.h"
+
 #include <stdint.h>
 
 #define FD_SOCKET_SUFFIX ".fds" /* in place of ".sock" */
 #define FD_MAGIC 0x64464b54u    /* "TKFd" */
 #define FD_VERSION 1u
-#define FD_PACKET_FDS_MAX 64u /* descriptors a packet; the kernel's own limit is 253 */
+#define FD_PACKET_FDS_MAX RIGHTS_MAX
 /* Descriptors a ticket: 20 MiB chunks, as PyTorch maps large segments, up to 20 GiB. */
 #define FD_TICKET_FDS_MAX 1024u
 #define FD_TICKET_SIZE 16u  /* random bytes */

@@ -1,5 +1,6 @@
 /* The channel between supervisor and worker, both ends in this process. */
 #include "server/control.h"
+#include "topkd_rights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,6 +99,21 @@ static void ct_04_end_of_file_with_unread_messages(void **state)
     assert_int_equal(result, 0);
 }
 
+/* Room for one has padding, in which a second would find a place unless it is kept out. */
+static void ct_07_a_second_descriptor_is_not_let_in(void **state)
+{
+    (void)state;
+    struct control_message message = control_message_make(CONTROL_RELOAD, 1);
+    const int two[] = {fds[0], fds[1]};
+    int fd = -1, free_fd = dup(fds[0]);
+    close(free_fd);
+    assert_true(rights_send(fds[0], &message, sizeof message, two, 2) > 0);
+    assert_int_equal(control_receive(fds[1], &message, &fd), -EPROTO);
+    assert_int_equal(fd, -1);
+    assert_int_equal(dup(fds[0]), free_fd); /* the lowest free number is the same as before */
+    close(free_fd);
+}
+
 static void ct_05_strangers_are_refused(void **state)
 {
     (void)state;
@@ -152,6 +168,7 @@ int main(void)
         CONTROL_TEST(ct_04_end_of_file_with_unread_messages),
         CONTROL_TEST(ct_05_strangers_are_refused),
         CONTROL_TEST(ct_06_full_channel_does_not_block),
+        CONTROL_TEST(ct_07_a_second_descriptor_is_not_let_in),
     };
     return cmocka_run_group_tests_name("control", tests, NULL, NULL);
 }
