@@ -36,7 +36,9 @@ enum { WAITING_MAX = 64, PROCESSES_MAX = 16, STEPS = 4, LAUNCHES = 3, STUCK_US =
     X(PHASE_REGISTER, "register")                                                                  \
     X(PHASE_ALLOC, "alloc")                                                                        \
     X(PHASE_STREAM, "stream")                                                                      \
-    X(PHASE_GRAPH, "graph")                                                                        \
+    X(PHASE_CAPTURE, "capture")                                                                    \
+    X(PHASE_INSTANTIATE, "instantiate")                                                            \
+    X(PHASE_UPLOAD, "upload")                                                                      \
     X(PHASE_ARM, "arm")                                                                            \
     X(PHASE_OLD, "old_stream")                                                                     \
     X(PHASE_YOUNG, "young_stream")                                                                 \
@@ -123,6 +125,7 @@ static CUgraphExec make_graph(struct process *process)
 {
     CUgraph graph;
     CUgraphExec exec;
+    begin(process, PHASE_CAPTURE);
     CU(cuStreamBeginCapture(process->capture_stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     for (int i = 0; i < STEPS; i++) {
         CU(cuStreamWaitValue64(process->capture_stream, process->d_page, 1,
@@ -130,8 +133,13 @@ static CUgraphExec make_graph(struct process *process)
         count_kernel<<<1, 32, 0, process->capture_stream>>>(process->d_count);
     }
     CU(cuStreamEndCapture(process->capture_stream, &graph));
+    end(process, PHASE_CAPTURE);
+    begin(process, PHASE_INSTANTIATE);
     CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    end(process, PHASE_INSTANTIATE);
+    begin(process, PHASE_UPLOAD);
     CU(cuGraphUpload(exec, process->capture_stream));
+    end(process, PHASE_UPLOAD);
     CU(cuGraphDestroy(graph));
     return exec;
 }
@@ -178,9 +186,7 @@ static void take_step(struct process *process, int step)
     begin(process, PHASE_STREAM);
     CU(cuStreamCreate(&process->waiting[step], CU_STREAM_NON_BLOCKING));
     end(process, PHASE_STREAM);
-    begin(process, PHASE_GRAPH);
     process->execs[step] = make_graph(process);
-    end(process, PHASE_GRAPH);
     begin(process, PHASE_ARM);
     for (int i = 0; i < LAUNCHES; i++)
         CU(cuGraphLaunch(process->execs[step], process->waiting[step]));
@@ -270,7 +276,7 @@ static void run_series(const char *label, int num_processes, const char *connect
         if (goes_on)
             print_step(label, num_processes, connections, step);
         else
-            printf("%s,%d,%s,%d,,,,,,,,STUCK in %s\n", label, num_processes, connections, step,
+            printf("%s,%d,%s,%d,,,,,,,,,,STUCK in %s\n", label, num_processes, connections, step,
                    phase_names[phase]);
         fflush(stdout);
     }
