@@ -22,9 +22,10 @@
  *
  * Streams of mailboxes do wait. Therefore whoever calls what blocks (cuMemFree, cuMemFreeHost,
  * cuMemHostUnregister, cuIpcCloseMemHandle, cuMemUnmap) does so between cuda_quiet_begin and
- * cuda_quiet_end: no stream waits then. What does not block while one waits: allocating,
+ * cuda_quiet_end: no stream waits then. What did not block in a trial while one waits: allocating,
  * registering, opening, capturing, making, uploading and destroying graphs, making and destroying
- * streams (tests/bench/bench_lane_probe.cu, same device).
+ * streams (tests/bench/bench_lane_probe.cu, same device). But a worker with more graphs and lanes
+ * stood still while it opened another lane, so that making graphs is done in a pause as well.
  */
 #ifndef TOPKD_SERVER_DEVICE_CUDA_H
 #define TOPKD_SERVER_DEVICE_CUDA_H
@@ -306,6 +307,10 @@ enum topkd_status cuda_exec_get(struct cuda_track *track, struct cuda_bucket *bu
 /* Every configured bucket for this track. With the mutex. */
 enum topkd_status cuda_exec_prepare(struct cuda_track *track, char *detail);
 
+/* The bucket's graphs for both tracks of the lane, if they are not there: in a pause of all
+ * mailboxes. Without the mutex; the loop's. */
+enum topkd_status cuda_execs_need(struct device_lane *lane, struct bucket *bucket, char *detail);
+
 /* Undoes it for a track that could not be made. With the mutex. */
 void cuda_exec_forget(struct cuda_track *track);
 
@@ -395,6 +400,9 @@ void cuda_quiet_end(struct device_cuda *cuda);
 /* The same, if it becomes true in time; else false, nothing has begun and there is no end to call.
  */
 bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns);
+
+/* The same within CUDA_QUIET_MAX_NS, else BUSY with who it is that has to wait. */
+enum topkd_status cuda_quiet_need(struct device_cuda *cuda, const char *who, char *detail);
 
 /* ---- device_cuda_queues.c -------------------------------------------------------------------- */
 

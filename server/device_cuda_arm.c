@@ -1,5 +1,6 @@
 #include "device_cuda.h"
 
+#include "detail.h"
 #include "log.h"
 
 #include <inttypes.h>
@@ -306,6 +307,16 @@ bool cuda_quiet_within(struct device_cuda *cuda, uint64_t timeout_ns)
     else if (is_pause)
         log_debug("lanes_paused", "after_us=%" PRIu64, waited_ns / 1000);
     return !waits;
+}
+
+enum topkd_status cuda_quiet_need(struct device_cuda *cuda, const char *who, char *detail)
+{
+    if (cuda_quiet_within(cuda, CUDA_QUIET_MAX_NS))
+        return TOPKD_OK;
+    return detail_set(detail, TOPKD_E_BUSY,
+                      "%s has to wait until the clients' lanes pause, which they did not within "
+                      "%" PRIu64 " ms: the GPU is held by others; retry",
+                      who, CUDA_QUIET_MAX_NS / 1000000);
 }
 
 void cuda_quiet_begin(struct device_cuda *cuda)

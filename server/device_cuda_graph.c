@@ -165,6 +165,31 @@ enum topkd_status cuda_exec_prepare(struct cuda_track *track, char *detail)
     return status;
 }
 
+enum topkd_status cuda_execs_need(struct device_lane *lane, struct bucket *from, char *detail)
+{
+    struct device_cuda *cuda = lane->cuda;
+    struct cuda_bucket *bucket = from->prepared;
+    uint32_t num_missing = 0;
+    pthread_mutex_lock(&cuda->mutex);
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS; i++)
+        num_missing += bucket->execs[lane->tracks[i].number].exec == NULL;
+    pthread_mutex_unlock(&cuda->mutex);
+    if (num_missing == 0)
+        return TOPKD_OK;
+    enum topkd_status status = cuda_quiet_need(cuda, "a shape that is new to a session", detail);
+    if (status != TOPKD_OK)
+        return status;
+    pthread_mutex_lock(&cuda->mutex);
+    for (uint32_t i = 0; i < CUDA_LANE_TRACKS && status == TOPKD_OK && !cuda->is_faulted; i++) {
+        struct cuda_exec *exec;
+        status = cuda_exec_get(&lane->tracks[i], bucket, &exec, detail);
+    }
+    pthread_mutex_unlock(&cuda->mutex);
+    cuda_quiet_end(cuda);
+    __atomic_add_fetch(&from->num_misses, 1, __ATOMIC_RELAXED);
+    return status;
+}
+
 void cuda_exec_forget(struct cuda_track *track)
 {
     struct cuda_bucket *bucket = track->cuda->buckets;
@@ -225,15 +250,10 @@ enum topkd_status cuda_bucket_open(struct device *device, struct bucket *from, c
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a bucket");
     bucket->is_pinned = from->is_pinned;
     /* Loading takes a stream for a moment, which may share a hardware queue with one that waits. */
-    enum topkd_status status = TOPKD_E_BUSY;
-    if (cuda_quiet_within(cuda, CUDA_QUIET_MAX_NS)) {
+    enum topkd_status status = cuda_quiet_need(cuda, "a shape that is new", detail);
+    if (status == TOPKD_OK) {
         status = bucket_plan(cuda, &from->key, &bucket->plan, detail);
         cuda_quiet_end(cuda);
-    } else {
-        (void)detail_set(detail, status,
-                         "a shape that is new has to wait until the clients' lanes pause, which "
-                         "they did not within %" PRIu64 " ms: the GPU is held by others; retry",
-                         CUDA_QUIET_MAX_NS / 1000000);
     }
     if (status != TOPKD_OK) {
         free(bucket);

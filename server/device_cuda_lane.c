@@ -119,9 +119,7 @@ static bool job_enqueue(struct device_lane *lane, struct cuda_track *track, stru
 {
     struct device_cuda *cuda = lane->cuda;
     struct cuda_bucket *bucket = job->bucket->prepared;
-    struct cuda_exec *exec;
-    if (bucket->execs[track->number].exec == NULL)
-        __atomic_add_fetch(&job->bucket->num_misses, 1, __ATOMIC_RELAXED);
+    struct cuda_exec *exec; /* cuda_lane_submit has seen to it */
     *status_p = cuda_exec_get(track, bucket, &exec, job->detail);
     if (*status_p != TOPKD_OK)
         return false;
@@ -372,20 +370,7 @@ static enum topkd_status lane_init(struct device_cuda *cuda, struct device_lane 
     return status;
 }
 
-/* Undoes what could not be made. What it frees may not be freed while a mailbox waits: the mutex is
- * let go meanwhile; where none of them makes way, it stays for the end of the process. */
-static void lane_undo(struct device_cuda *cuda, struct device_lane *lane)
-{
-    pthread_mutex_unlock(&cuda->mutex);
-    if (cuda_quiet_within(cuda, CUDA_QUIET_MAX_NS)) {
-        cuda_lane_fini(lane);
-        cuda_quiet_end(cuda);
-    }
-    pthread_mutex_lock(&cuda->mutex);
-    free(lane);
-}
-
-/* One more lane, with the mutex, which is let go for a moment where it fails. */
+/* One more lane. With the mutex, while no mailbox waits. */
 static enum topkd_status lanes_add(struct device_cuda *cuda, char *detail)
 {
     struct device_lane *lane = calloc(1, sizeof(*lane));
@@ -393,7 +378,8 @@ static enum topkd_status lanes_add(struct device_cuda *cuda, char *detail)
         return detail_set(detail, TOPKD_E_NO_MEMORY, "no memory for a lane");
     enum topkd_status status = lane_init(cuda, lane, detail);
     if (status != TOPKD_OK) {
-        lane_undo(cuda, lane);
+        cuda_lane_fini(lane);
+        free(lane);
         return status;
     }
     cuda->lanes[cuda->num_lanes] = lane;
@@ -418,6 +404,9 @@ enum topkd_status cuda_lane_create(struct device *device, struct device_shared *
     struct device_lane *lane = NULL;
     enum topkd_status status = TOPKD_OK;
     cuda_enter(cuda); /* on whatever thread */
+    status = cuda_quiet_need(cuda, "a session that opens", detail);
+    if (status != TOPKD_OK)
+        return status;
     pthread_mutex_lock(&cuda->mutex);
     for (uint32_t i = 0; i < cuda->num_lanes && lane == NULL; i++) {
         if (!cuda->lanes[i]->is_open)
@@ -439,6 +428,7 @@ enum topkd_status cuda_lane_create(struct device *device, struct device_shared *
         *lane_p = lane;
     }
     pthread_mutex_unlock(&cuda->mutex);
+    cuda_quiet_end(cuda);
     return status;
 }
 
@@ -465,6 +455,8 @@ void cuda_lane_submit(struct device_lane *lane, struct device_job *job)
     job->queued_ns = 0;
     job->run_ns = 0;
     set_phase(job, DEVICE_JOB_QUEUED);
+    job->cancel_status = cuda_execs_need(lane, job->bucket, job->detail);
+    job->cancel = job->cancel_status != TOPKD_OK; /* then it leaves in its turn */
 
     pthread_mutex_lock(&cuda->mutex);
     topkd_assert(lane->is_open);

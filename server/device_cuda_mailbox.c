@@ -177,13 +177,13 @@ static void publish(struct device_mailbox *mailbox)
 
 static void free_parts(struct device_mailbox *mailbox);
 
-static enum topkd_status open_parts(struct device_mailbox *mailbox,
+/* What the driver may not get through with while a stream of the process waits: with four lanes
+ * armed, opening four more stood still for good (H200, driver 580, MPS, 2026-11-30). */
+static enum topkd_status make_parts(struct device_mailbox *mailbox,
                                     const struct device_mailbox_config *config, char *detail)
 {
     struct device_cuda *cuda = mailbox->cuda;
-    enum topkd_status status = take_file(mailbox, config, detail);
-    if (status == TOPKD_OK)
-        status = reach_word(mailbox, config, detail);
+    enum topkd_status status = reach_word(mailbox, config, detail);
     if (status != TOPKD_OK)
         return status;
     pthread_mutex_lock(&cuda->mutex);
@@ -198,6 +198,21 @@ static enum topkd_status open_parts(struct device_mailbox *mailbox,
     if (status == TOPKD_OK)
         publish(mailbox);
     pthread_mutex_unlock(&cuda->mutex);
+    return status;
+}
+
+static enum topkd_status open_parts(struct device_mailbox *mailbox,
+                                    const struct device_mailbox_config *config, char *detail)
+{
+    struct device_cuda *cuda = mailbox->cuda;
+    enum topkd_status status = take_file(mailbox, config, detail);
+    if (status != TOPKD_OK)
+        return status;
+    status = cuda_quiet_need(cuda, "a lane that opens", detail);
+    if (status != TOPKD_OK)
+        return status;
+    status = make_parts(mailbox, config, detail);
+    cuda_quiet_end(cuda);
     return status;
 }
 
@@ -259,11 +274,12 @@ static void free_parts(struct device_mailbox *mailbox)
 {
     struct device_cuda *cuda = mailbox->cuda;
     bool is_usable = !__atomic_load_n(&cuda->is_faulted, __ATOMIC_RELAXED);
-    if (mailbox->exec != NULL && is_usable)
-        cuda->driver->cuGraphExecDestroy(mailbox->exec);
-    if (mailbox->is_registered && is_usable) {
+    if ((mailbox->exec != NULL || mailbox->is_registered) && is_usable) {
         cuda_quiet_begin(cuda);
-        cuda->driver->cuMemHostUnregister(mailbox->file);
+        if (mailbox->exec != NULL)
+            cuda->driver->cuGraphExecDestroy(mailbox->exec);
+        if (mailbox->is_registered)
+            cuda->driver->cuMemHostUnregister(mailbox->file);
         cuda_quiet_end(cuda);
     }
     /* A lost context may still write there: the mapping stays with the dying process. */

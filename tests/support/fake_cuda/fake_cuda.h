@@ -14,12 +14,12 @@
  * (ordinal of the first visible one, default 0: another process may see another device),
  * FAKE_CUDA_KERNEL_US (least time of a selection), FAKE_CUDA_CLEAR_US (of setting FAKE_CLEAR_BYTES
  * or more), FAKE_CUDA_MPS (0: the device says that it runs without), FAKE_CUDA_WALL (1: what frees
- * memory blocks while any stream of the process waits for a value, and every other call behind it,
- * as the real driver does; a process that stands so for five seconds is aborted), FAKE_CUDA_QUEUES
- * (so many hardware queues a process, which its streams take in turns as they are made: behind a
- * stream that waits nothing of its queue goes on; default: one for each stream), FAKE_CUDA_FAIL (a
- * file: while it is there, the call that it names finds no memory: cuMemAlloc, cuMemHostAlloc,
- * cuMemHostRegister or cuIpcOpenMemHandle).
+ * memory or makes a graph blocks while any stream of the process waits for a value, and every other
+ * call behind it, as the real driver does; a process that stands so for five seconds is aborted),
+ * FAKE_CUDA_QUEUES (so many hardware queues a process, which its streams take in turns as they are
+ * made: behind a stream that waits nothing of its queue goes on; default: one for each stream),
+ * FAKE_CUDA_FAIL (a file: while it is there, the call that it names finds no memory: cuMemAlloc,
+ * cuMemHostAlloc, cuMemHostRegister or cuIpcOpenMemHandle).
  */
 #ifndef TOPKD_TESTS_FAKE_CUDA_H
 #define TOPKD_TESTS_FAKE_CUDA_H

@@ -453,6 +453,7 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node_p, CUgraph graph,
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigned long long flags)
 {
     (void)flags;
+    fake_wall_meet("cuGraphInstantiateWithFlags");
     CUgraphExec exec = malloc(sizeof(*exec));
     if (exec == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
