@@ -18,7 +18,7 @@ namespace topkd_codec
 #define REGISTER_REPLY_FIELDS(X) X(region) X(generation)
 #define SELECT_REPLY_FIELDS(X)                                                                     \
     X(lease) X(indices_offset) X(values_offset) X(queued_ns) X(run_ns) X(slot) X(bucket)
-#define LANE_OPEN_REPLY_FIELDS(X) X(lane) X(mailbox_offset)
+#define LANE_OPEN_REPLY_FIELDS(X) X(lane) X(mailbox_offset) X(fills_device) X(poll_us)
 #define BUCKET_FIELDS(X) X(requests) X(bucket) X(rows) X(width) X(k) X(dtype)
 #define STATS_FIELDS(X)                                                                            \
     X(uptime_ms) X(epoch) X(mapped_bytes) X(sessions_opened) X(sessions_reaped) X(requests)        \

@@ -128,8 +128,8 @@ inline Offset<fb::LaneOpenRequest> encode(FlatBufferBuilder &fbb, const wire_lan
     const auto mailbox = encode(fbb, m.mailbox);
     const fb::RegionRef device_mailbox = region_ref(m.device_mailbox);
     return fb::CreateLaneOpenRequest(fbb, shape, is_none(m.live_rows) ? nullptr : &live_rows,
-                                     mailbox,
-                                     is_none(m.device_mailbox) ? nullptr : &device_mailbox);
+                                     mailbox, is_none(m.device_mailbox) ? nullptr : &device_mailbox,
+                                     m.poll_us);
 }
 
 inline bool decode(const fb::LaneOpenRequest &t, wire_lane_open_request &m, char *detail)
@@ -138,6 +138,7 @@ inline bool decode(const fb::LaneOpenRequest &t, wire_lane_open_request &m, char
         return wire_fail(detail, "shape: missing in a lane_open request");
     decode(t.live_rows(), m.live_rows);
     decode(t.device_mailbox(), m.device_mailbox);
+    m.poll_us = t.poll_us();
     return decode(*t.shape(), m.shape, detail) && decode(t.mailbox(), m.mailbox, "mailbox", detail);
 }
 

@@ -27,6 +27,7 @@ struct device_config {
     uint32_t lanes;              /* jobs that run at the same time */
     uint32_t client_lanes_max;   /* mailboxes open at once */
     uint32_t lane_idle_ms;       /* a mailbox without a step for so long is disarmed */
+    uint32_t lane_poll_us;       /* longest look of a kernel's for a request; 0: none */
     const char *shm_prefix;      /* of the names of shared objects; kept by pointer */
     /* Of the worker's socket; a device that needs a side socket puts it beside, with those rights
      * and open to whom the gate admits. */
@@ -131,11 +132,18 @@ struct device_mailbox_config {
     struct bucket *bucket;
     uintptr_t live_rows;      /* address of int32 [1], or 0: args.num_rows */
     uintptr_t device_mailbox; /* address of word and release, or 0: in the file */
+    uint32_t poll_us;         /* as the client asks, wire_lane_open_request */
     const struct wire_memory *file;
     struct peer peer; /* who handed the file over */
 };
 
 struct device_mailbox;
+
+struct device_mailbox_opened {
+    struct device_mailbox *mailbox;
+    bool fills_device; /* its selection has a block for every multiprocessor */
+    uint32_t poll_us;  /* of those asked for */
+};
 
 struct device_mailbox_counts {
     uint32_t num_open;
@@ -211,7 +219,7 @@ struct device_ops {
      * take long. */
     enum topkd_status (*mailbox_open)(struct device *device,
                                       const struct device_mailbox_config *config,
-                                      struct device_mailbox **mailbox_p, char *detail);
+                                      struct device_mailbox_opened *opened_p, char *detail);
     void (*mailbox_close)(struct device *device, struct device_mailbox *mailbox);
     void (*mailbox_counts)(struct device *device, struct device_mailbox_counts *counts_p);
     /* Whether the device is lost for good, which no job may be there to say. May be NULL. */

@@ -275,12 +275,15 @@ static enum topkd_status channel_open(struct device_cuda *cuda, const struct dev
     return fd_channel_open(&channel, &cuda->channel, detail);
 }
 
-/* Not an error: everything works without, slowly. */
-static void warn_without_mps(struct device_cuda *cuda)
+/* Not an error: everything works without, slowly. But a kernel that looks for a client's word would
+ * hold the time slice in which the client could write it. */
+static void settle_without_mps(struct device_cuda *cuda)
 {
     int has_mps = 0;
     CUresult result =
         cuda->driver->cuDeviceGetAttribute(&has_mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, cuda->device);
+    if (result != CUDA_SUCCESS || has_mps == 0)
+        cuda->mailbox_poll_us = 0;
     if (result == CUDA_SUCCESS && has_mps == 0)
         log_warn("mps_missing",
                  "device=%s effect=\"processes take turns on the GPU in time slices; a step of a "
@@ -366,6 +369,7 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     cuda->mailboxes_max = config->client_lanes_max < CUDA_MAILBOXES_MAX ? config->client_lanes_max
                                                                         : CUDA_MAILBOXES_MAX;
     cuda->mailbox_idle_ns = (uint64_t)config->lane_idle_ms * UINT64_C(1000000);
+    cuda->mailbox_poll_us = config->lane_poll_us;
     pthread_mutex_init(&cuda->mutex, NULL);
     pthread_mutex_init(&cuda->routes_mutex, NULL);
     read_test_fault(cuda);
@@ -383,7 +387,7 @@ static enum topkd_status cuda_open(const struct device_config *config, struct de
     if (status == TOPKD_OK)
         status = cuda_queues_check(cuda, detail);
     if (status == TOPKD_OK)
-        warn_without_mps(cuda);
+        settle_without_mps(cuda);
     if (status == TOPKD_OK)
         status = cuda_lanes_reserve(cuda, config->lanes, detail);
     if (status == TOPKD_OK)

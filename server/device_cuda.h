@@ -82,10 +82,10 @@ struct cuda_request {
 _Static_assert(offsetof(struct cuda_request, step) % 16 == 0, "as topk_step.h asks");
 
 /* Choices. Steps of one launch: half as much of a processor a step as with one (H200: 2.0-2.7 us of
- * a processor a step); launches ahead: at 20,000 steps a second the poller has 400 us to come by.
+ * a processor a step); launches ahead: at 40,000 steps a second the poller has 300 us to come by.
  */
 #define CUDA_STEPS_PER_LAUNCH 4u
-#define CUDA_LAUNCHES_AHEAD 3u
+#define CUDA_LAUNCHES_AHEAD 4u
 
 /* What the poller sees of a mailbox's track; pinned, written by streams. */
 struct cuda_step_marks {
@@ -193,6 +193,7 @@ struct device_mailbox {
     ino_t file_inode;
     bool is_registered, is_device; /* the file; the word lies in device memory */
     CUdeviceptr d_mailbox;
+    uint32_t poll_us; /* how long a kernel looks for the next request after a step; 0: none */
 
     /* Guarded by cuda->mutex; the poller reads state and num_armed without it. */
     uint32_t state; /* enum cuda_mailbox_state */
@@ -254,6 +255,7 @@ struct device_cuda {
     CUstream mailbox_stream; /* of pauses: one for all, so that their order is the calls' */
     uint32_t mailboxes_max;
     uint64_t mailbox_idle_ns;
+    uint32_t mailbox_poll_us; /* most that a mailbox may have; 0 without MPS */
     struct cuda_track mailbox_tracks[CUDA_MAILBOXES_MAX]; /* the first mailboxes_max are made */
     uint32_t num_mailboxes;                               /* open ones; where they are has holes */
     struct device_mailbox *mailboxes[CUDA_MAILBOXES_MAX]; /* by the place of their track */
@@ -372,7 +374,7 @@ void cuda_lanes_fault(struct device_cuda *cuda);
 
 enum topkd_status cuda_mailbox_open(struct device *device,
                                     const struct device_mailbox_config *config,
-                                    struct device_mailbox **mailbox_p, char *detail);
+                                    struct device_mailbox_opened *opened_p, char *detail);
 void cuda_mailbox_close(struct device *device, struct device_mailbox *mailbox);
 void cuda_mailbox_counts(struct device *device, struct device_mailbox_counts *counts_p);
 

@@ -52,15 +52,16 @@ static enum topk_status enqueue(struct cuda_track *track, const struct topk_plan
         return topk_cuda_enqueue(plan, d_args, d_workspace, stream, reason);
     struct topk_step *d_step =
         (struct topk_step *)(uintptr_t)(track->d_request + offsetof(struct cuda_request, step));
-    /* Both words in one comparison: the low one asked (ANSWERED has another bit), or any release.
-     */
-    const uint64_t bits = (uint64_t)WIRE_MAILBOX_RELEASED << 32 | WIRE_MAILBOX_ASKED;
+    /* All words in one comparison: the low one asked (ANSWERED has another bit), any release, or
+     * the kernel that begins the step looks for itself. */
+    const uint64_t bits = (uint64_t)WIRE_MAILBOX_AWAKE << 48 |
+                          (uint64_t)WIRE_MAILBOX_RELEASED << 32 | WIRE_MAILBOX_ASKED;
     enum topk_status status = TOPK_OK;
     for (uint32_t i = 0; i < CUDA_STEPS_PER_LAUNCH && status == TOPK_OK; i++) {
         if (cuda->driver->cuStreamWaitValue64(stream, mailbox->d_mailbox, bits,
                                               CU_STREAM_WAIT_VALUE_AND) != CUDA_SUCCESS)
             return TOPK_E_CUDA;
-        status = topk_cuda_step_begin(d_step, stream, reason);
+        status = topk_cuda_step_begin(d_step, mailbox->poll_us > 0, stream, reason);
         if (status == TOPK_OK)
             status = topk_cuda_enqueue(plan, d_args, d_workspace, stream, reason);
         if (status == TOPK_OK)

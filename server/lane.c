@@ -227,8 +227,8 @@ static void open_work(uv_work_t *work)
 {
     struct lane *lane = work->data;
     struct device *device = lane->session->worker->device;
-    lane->open.status =
-        device->ops->mailbox_open(device, &lane->open.config, &lane->mailbox, lane->open.detail);
+    lane->open.status = device->ops->mailbox_open(device, &lane->open.config, &lane->open.opened,
+                                                  lane->open.detail);
 }
 
 static void open_done(uv_work_t *work, int status)
@@ -242,14 +242,20 @@ static void open_done(uv_work_t *work, int status)
     worker_reply_init(worker, reply, session->id, lane->sequence, WIRE_LANE_OPEN);
     reply->status = lane->open.status;
     memcpy(reply->detail, lane->open.detail, sizeof(reply->detail));
-    reply->u.lane_open = (struct wire_lane_open_reply){.lane = lane->id};
+    reply->u.lane_open = (struct wire_lane_open_reply){
+        .lane = lane->id,
+        .fills_device = lane->open.opened.fills_device,
+        .poll_us = lane->open.opened.poll_us,
+    };
+    lane->mailbox = lane->open.opened.mailbox;
     answer(lane, reply);
     if (lane->open.status == TOPKD_OK) {
         const struct topk_args *args = &lane->open.config.args;
         log_info("lane_open",
                  "session=%" PRIu64 " lane=%" PRIu64 " rows=%" PRId32 " width=%" PRId32
-                 " k=%" PRId32 " bucket=%" PRIu32,
-                 session->id, lane->id, args->num_rows, args->width, args->k, lane->bucket->id);
+                 " k=%" PRId32 " bucket=%" PRIu32 " poll_us=%" PRIu32,
+                 session->id, lane->id, args->num_rows, args->width, args->k, lane->bucket->id,
+                 lane->open.opened.poll_us);
         if (session->pipe == NULL) /* it has ended meanwhile */
             begin_close(lane);
         return;
@@ -287,6 +293,7 @@ bool lane_open(struct session *session, const struct wire_lane_open_request *req
         .bucket = lane->bucket,
         .live_rows = address_of(lane->regions[LANE_LIVE_ROWS], request->live_rows.offset),
         .device_mailbox = address_of(lane->regions[LANE_MAILBOX], request->device_mailbox.offset),
+        .poll_us = request->poll_us,
         .file = &lane->open.file,
         .peer = session->peer,
     };

@@ -52,6 +52,7 @@ struct lane {
     uint64_t sequence;
     struct { /* between the loop and the thread of the open */
         struct device_mailbox_config config;
+        struct device_mailbox_opened opened;
         struct wire_memory file;
         enum topkd_status status;
         char detail[WIRE_DETAIL_SIZE];

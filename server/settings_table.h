@@ -87,7 +87,11 @@
       "lanes.")                                                                                    \
     X(U32, lane_idle_ms, 1, 10000, 200, "milliseconds", RESTART,                                   \
       "A lane without a selection for so long is disarmed: the GPU no longer waits for its "       \
-      "client, and its next selection begins some 100 microseconds late.")
+      "client, and its next selection begins some 100 microseconds late.")                         \
+    X(U32, lane_poll_us, 0, 10000, 1000, "microseconds", RESTART,                                  \
+      "Longest time after a selection in which a kernel of one warp may look for a lane's next "   \
+      "request, where the client asks for that and MPS runs: the request is seen sooner, and a "   \
+      "place on a multiprocessor is taken meanwhile. 0: none does.")
 
 #define SETTINGS_WORKER_TABLE(X)                                                                   \
     X(U32, start_ms, 1000, 3600000, 60000, "milliseconds", LIVE,                                   \

@@ -150,6 +150,7 @@ static enum topkd_status open_device(struct worker *worker, char *detail)
                                    .lanes = worker->settings.limits.lanes,
                                    .client_lanes_max = worker->settings.limits.client_lanes_max,
                                    .lane_idle_ms = worker->settings.limits.lane_idle_ms,
+                                   .lane_poll_us = worker->settings.limits.lane_poll_us,
                                    .shm_prefix = worker->args->shm_prefix,
                                    .socket_path = socket_path(worker->args->url),
                                    .socket_rights = socket_rights(worker),

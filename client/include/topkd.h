@@ -456,9 +456,24 @@ TOPKD_API enum topkd_status topkd_op_finish(struct topkd_op *op, struct topkd_re
  * - While a step is outstanding the driver may block calls that free memory (cudaFree) until it is
  *   answered. Kernels of the program's own that are first launched while a stream waits may have to
  *   be loaded, which waits for the stream: launch each once before, or set
- *   CUDA_MODULE_LOADING=EAGER. The library has no kernels.
+ *   CUDA_MODULE_LOADING=EAGER. The library's own is loaded when the first lane opens.
  */
 struct topkd_lane;
+
+/*
+ * What a step is for the client's stream. The driver's operations: its queue waits for the word. A
+ * kernel of one thread, for a word in device memory: it looks until the answer is there, which is 2
+ * to 5 us sooner with one client and 15 to 18 with eight (H200), and takes a place on a
+ * multiprocessor meanwhile. AUTO: the kernel with a word in device memory, under MPS (without, it
+ * would hold the time slice in which the worker could answer), and for a selection with fewer
+ * blocks than there are multiprocessors, as those of decoding have; topkd_lane_info says which it
+ * is.
+ */
+enum topkd_lane_wait {
+    TOPKD_LANE_WAIT_AUTO = 0,
+    TOPKD_LANE_WAIT_DRIVER = 1,
+    TOPKD_LANE_WAIT_KERNEL = 2
+};
 
 /* Zero-initialise, then set what differs. */
 struct topkd_lane_options {
@@ -467,11 +482,19 @@ struct topkd_lane_options {
     struct topkd_tensor live_rows;
     /* Where the word lies that the streams write and wait for. false: in host memory, where the
      * library can end a stream's wait with a plain store, whatever the driver does meanwhile. true:
-     * in device memory, some 3 us a step faster; but when the worker dies, ending the wait takes a
+     * in device memory, some 5 us a step faster; but when the worker dies, ending the wait takes a
      * call of the driver, which does not come through while another thread is inside a blocked one
      * (cudaFree) or when the streams of this process share all their hardware queues with waiting
      * ones. */
     bool device_mailbox;
+    enum topkd_lane_wait wait;
+    /* How long after a step the worker looks for the next one by a kernel of one warp, in
+     * microseconds; 0: not, its stream waits. With a word in device memory and under MPS a step
+     * that comes within that time begins some 2 us sooner, with eight clients 5. But meanwhile the
+     * warp has a place on a multiprocessor, and a block that takes all of its shared memory does
+     * not fit beside it: of a kernel with such a block for every multiprocessor the last one starts
+     * when another has ended. At most limits.lane_poll_us of the daemon (1000). */
+    uint32_t poll_us;
 };
 
 /*
@@ -514,10 +537,12 @@ TOPKD_API enum topkd_status topkd_lane_add_node(struct topkd_lane *lane, void *g
 TOPKD_API enum topkd_status topkd_lane_check(struct topkd_lane *lane);
 
 struct topkd_lane_info {
-    bool is_served;           /* by a worker, now */
-    enum topkd_status status; /* why not; OK when it is */
-    uint64_t num_failed;      /* steps answered without a selection, since open */
-    uint64_t num_renewals;    /* times that a new worker took the lane over */
+    bool is_served;            /* by a worker, now */
+    enum topkd_status status;  /* why not; OK when it is */
+    uint64_t num_failed;       /* steps answered without a selection, since open */
+    uint64_t num_renewals;     /* times that a new worker took the lane over */
+    enum topkd_lane_wait wait; /* DRIVER or KERNEL */
+    uint32_t poll_us;          /* of those asked for */
 };
 
 TOPKD_API enum topkd_status topkd_lane_info(struct topkd_lane *lane,

@@ -39,6 +39,11 @@ int cuda_ordinal(const struct cuda *cuda)
     return cuda->ordinal;
 }
 
+int cuda_device(const struct cuda *cuda)
+{
+    return cuda->device;
+}
+
 enum topkd_status cuda_enter(const struct cuda *cuda, char *detail)
 {
     int result = cuda->driver->context_push(cuda->context);

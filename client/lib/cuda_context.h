@@ -63,8 +63,9 @@ void *cuda_stream(const struct cuda *cuda);
 /* The device's context becomes the calling thread's until cuda_leave. */
 enum topkd_status cuda_enter(const struct cuda *cuda, char *detail);
 void cuda_leave(const struct cuda *cuda);
-/* The device's number in this process. */
+/* The device's number in this process, and the driver's name of it. */
 int cuda_ordinal(const struct cuda *cuda);
+int cuda_device(const struct cuda *cuda);
 
 /* Opens the arena of the present session, or of one that is not the client's yet. Without the
  * mutex; the session is the caller's to keep alive. */

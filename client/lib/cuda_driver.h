@@ -38,6 +38,7 @@
 #define CUDA_WAIT_AND 2u
 #define CUDA_OP_WAIT_32 1u
 #define CUDA_OP_WRITE_32 2u
+#define CUDA_ATTRIBUTE_MPS_ENABLED 133 /* of a device */
 
 struct cuda_uuid {
     unsigned char bytes[16];
@@ -76,6 +77,17 @@ struct cuda_word_node {
     uint32_t flags;
 };
 
+/* CUDA_KERNEL_NODE_PARAMS. */
+struct cuda_kernel_node {
+    void *function;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes;
+    void **parameters;
+    void **extra;
+    void *kernel;
+    void *context;
+};
+
 /* Field, symbol of the driver, parameters. Contexts and streams are pointers of the driver's. */
 #define CUDA_DRIVER_TABLE(X)                                                                       \
     X(init, "cuInit", (unsigned flags))                                                            \
@@ -85,6 +97,7 @@ struct cuda_word_node {
     X(device_count, "cuDeviceGetCount", (int *count_p))                                            \
     X(device, "cuDeviceGet", (int *device_p, int ordinal))                                         \
     X(device_uuid, "cuDeviceGetUuid_v2", (struct cuda_uuid * uuid_p, int device))                  \
+    X(device_attribute, "cuDeviceGetAttribute", (int *value_p, int attribute, int device))         \
     X(context_retain, "cuDevicePrimaryCtxRetain", (void **context_p, int device))                  \
     X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                               \
     X(context_push, "cuCtxPushCurrent_v2", (void *context))                                        \
@@ -126,7 +139,17 @@ struct cuda_word_node {
       (void *stream, unsigned num_ops, struct cuda_word_op *ops, unsigned flags))                  \
     X(graph_add_words, "cuGraphAddBatchMemOpNode",                                                 \
       (void **node_p, void *graph, void *const *dependencies, size_t num_dependencies,             \
-       const struct cuda_word_node *params))
+       const struct cuda_word_node *params))                                                       \
+    X(graph_add_kernel, "cuGraphAddKernelNode_v2",                                                 \
+      (void **node_p, void *graph, void *const *dependencies, size_t num_dependencies,             \
+       const struct cuda_kernel_node *params))                                                     \
+    X(module_load, "cuModuleLoadData", (void **module_p, const void *image))                       \
+    X(module_function, "cuModuleGetFunction", (void **function_p, void *module, const char *name)) \
+    X(module_unload, "cuModuleUnload", (void *module))                                             \
+    X(launch, "cuLaunchKernel",                                                                    \
+      (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, \
+       void **extra))
 
 struct cuda_driver {
 #define CUDA_DRIVER_FIELD(field, symbol, parameters) int(*field) parameters;

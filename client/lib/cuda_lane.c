@@ -51,7 +51,8 @@ static enum topkd_status register_file(const struct cuda *cuda, struct lane_mail
                                    "a mailbox cannot be registered with CUDA", detail);
 }
 
-enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client, bool in_device_memory,
+enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client,
+                                         const struct topkd_lane_options *options,
                                          struct lane_mailbox *mailbox_p, char *detail)
 {
     struct lane_mailbox mailbox = {.fd = -1};
@@ -60,7 +61,7 @@ enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client, bool in_de
     if (status == TOPKD_OK) {
         status = make_file(&mailbox, detail);
     }
-    if (status == TOPKD_OK && in_device_memory) {
+    if (status == TOPKD_OK && options->device_mailbox) {
         status = topkd_buffer_create(client, WIRE_MAILBOX_BYTES, &mailbox.buffer);
     }
     if (status == TOPKD_OK) {
@@ -72,6 +73,15 @@ enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client, bool in_de
     }
     mailbox.d_word = mailbox.buffer ? (cuda_pointer)(uintptr_t)topkd_buffer_data(mailbox.buffer)
                                     : mailbox.d_file + offsetof(struct wire_mailbox, word);
+    mailbox.d_bell = mailbox.d_file + offsetof(struct wire_mailbox, doorbell);
+    if (mailbox.buffer && options->wait != TOPKD_LANE_WAIT_DRIVER) {
+        status =
+            cuda_ask_get(client, options->wait == TOPKD_LANE_WAIT_KERNEL, &mailbox.kernel, detail);
+    }
+    if (status != TOPKD_OK) {
+        cuda_lane_mailbox_free(client, &mailbox);
+        return status;
+    }
     *mailbox_p = mailbox;
     return TOPKD_OK;
 }
@@ -189,7 +199,7 @@ static uint32_t step_ops(const struct lane_mailbox *mailbox, struct cuda_word_op
     if (mailbox->buffer) {
         ops[num++] = (struct cuda_word_op){
             .operation = CUDA_OP_WRITE_32,
-            .address = mailbox->d_file + offsetof(struct wire_mailbox, doorbell),
+            .address = mailbox->d_bell,
             .value = 1,
         };
     }
@@ -226,14 +236,33 @@ enum topkd_status topkd_lane_enqueue(struct topkd_lane *lane, void *stream)
     if (status != TOPKD_OK) {
         return status;
     }
-    const struct cuda_driver *driver = cuda_calls(lane->client->cuda);
-    struct cuda_word_op ops[STEP_OPS_MAX];
-    uint32_t num = step_ops(&lane->mailbox, ops);
-    int result = driver->stream_words(stream, num, ops, 0);
-    cuda_leave(lane->client->cuda);
+    const struct cuda *cuda = lane->client->cuda;
+    int result;
+    if (lane->mailbox.kernel) {
+        result = cuda_ask_launch(cuda, &lane->mailbox, stream);
+    } else {
+        struct cuda_word_op ops[STEP_OPS_MAX];
+        uint32_t num = step_ops(&lane->mailbox, ops);
+        result = cuda_calls(cuda)->stream_words(stream, num, ops, 0);
+    }
+    cuda_leave(cuda);
     return result == CUDA_OK ? TOPKD_OK
-                             : cuda_driver_fault(driver, result, TOPKD_E_SYSTEM,
+                             : cuda_driver_fault(cuda_calls(cuda), result, TOPKD_E_SYSTEM,
                                                  "the stream takes no step of a lane", detail);
+}
+
+/* The driver's operations as one node. */
+static int add_words(const struct cuda *cuda, const struct lane_mailbox *mailbox,
+                     const struct lane_place *place)
+{
+    struct cuda_word_op ops[STEP_OPS_MAX];
+    const struct cuda_word_node params = {
+        .context = cuda_context(cuda),
+        .num_ops = step_ops(mailbox, ops),
+        .ops = ops,
+    };
+    return cuda_calls(cuda)->graph_add_words(place->node_p, place->graph, place->dependencies,
+                                             place->num_dependencies, &params);
 }
 
 enum topkd_status topkd_lane_add_node(struct topkd_lane *lane, void *graph,
@@ -251,16 +280,17 @@ enum topkd_status topkd_lane_add_node(struct topkd_lane *lane, void *graph,
     if (status != TOPKD_OK) {
         return status;
     }
-    const struct cuda_driver *driver = cuda_calls(lane->client->cuda);
-    struct cuda_word_op ops[STEP_OPS_MAX];
-    const struct cuda_word_node params = {
-        .context = cuda_context(lane->client->cuda),
-        .num_ops = step_ops(&lane->mailbox, ops),
-        .ops = ops,
+    const struct cuda *cuda = lane->client->cuda;
+    const struct lane_place place = {
+        .graph = graph,
+        .dependencies = dependencies,
+        .num_dependencies = num_dependencies,
+        .node_p = node_p,
     };
-    int result = driver->graph_add_words(node_p, graph, dependencies, num_dependencies, &params);
-    cuda_leave(lane->client->cuda);
+    int result = lane->mailbox.kernel ? cuda_ask_add_node(cuda, &lane->mailbox, &place)
+                                      : add_words(cuda, &lane->mailbox, &place);
+    cuda_leave(cuda);
     return result == CUDA_OK ? TOPKD_OK
-                             : cuda_driver_fault(driver, result, TOPKD_E_INVALID,
+                             : cuda_driver_fault(cuda_calls(cuda), result, TOPKD_E_INVALID,
                                                  "the graph takes no step of a lane", detail);
 }

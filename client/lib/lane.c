@@ -44,6 +44,10 @@ static void take_opened(const struct wire_reply *reply, const struct session *se
 {
     struct topkd_lane *lane = ((struct opening *)arg)->lane;
     lane->id = reply->u.lane_open.lane;
+    lane->poll_us_granted = reply->u.lane_open.poll_us;
+    if (lane->wait == TOPKD_LANE_WAIT_AUTO && reply->u.lane_open.fills_device) {
+        lane->mailbox.kernel = NULL; /* it would stand in the selection's way */
+    }
     lane->is_served = true;
     lane->renewed_serial = session->serial;
     list_insert(&lane->client->lanes.list, &lane->node);
@@ -71,6 +75,27 @@ static enum topkd_status open_once(struct opening *opening, uint64_t deadline_ns
         .is_busy_final = true,
     };
     return call_run(client, &call, detail);
+}
+
+static enum topkd_status check_options(const struct topkd_lane_options *options, char *detail)
+{
+    if (options->wait != TOPKD_LANE_WAIT_AUTO && options->wait != TOPKD_LANE_WAIT_DRIVER &&
+        options->wait != TOPKD_LANE_WAIT_KERNEL) {
+        return fault(detail, TOPKD_E_INVALID, "wait is %d: one of TOPKD_LANE_WAIT_... (0 to %d)",
+                     (int)options->wait, (int)TOPKD_LANE_WAIT_KERNEL);
+    }
+    if (options->wait == TOPKD_LANE_WAIT_KERNEL && !options->device_mailbox) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "wait is TOPKD_LANE_WAIT_KERNEL with a word in host memory: set "
+                     "device_mailbox as well");
+    }
+    if (options->poll_us > 0 && !options->device_mailbox) {
+        return fault(detail, TOPKD_E_INVALID,
+                     "poll_us is %" PRIu32
+                     " with a word in host memory: set device_mailbox as well",
+                     options->poll_us);
+    }
+    return TOPKD_OK;
 }
 
 /* What a selection may have and a lane may not, and what concerns a lane alone. With the mutex. */
@@ -112,9 +137,10 @@ static enum topkd_status make_lane(struct topkd_client *client,
     lane->client = client;
     lane->request = *request;
     lane->live_rows = options->live_rows;
+    lane->poll_us = options->poll_us;
+    lane->wait = options->wait;
     list_init(&lane->node);
-    enum topkd_status status =
-        cuda_lane_mailbox_make(client, options->device_mailbox, &lane->mailbox, detail);
+    enum topkd_status status = cuda_lane_mailbox_make(client, options, &lane->mailbox, detail);
     if (status == TOPKD_OK) {
         status = lanes_watch(client, detail);
         if (status != TOPKD_OK) {
@@ -159,7 +185,10 @@ enum topkd_status topkd_lane_open(struct topkd_client *client,
     }
     options = options ? options : &defaults;
     struct cuda *cuda;
-    status = cuda_get(client, &cuda, detail);
+    status = check_options(options, detail);
+    if (status == TOPKD_OK) {
+        status = cuda_get(client, &cuda, detail);
+    }
     if (status != TOPKD_OK) {
         return status;
     }
@@ -239,6 +268,7 @@ void lanes_free(struct topkd_client *client)
         pthread_join(lanes->watcher, NULL);
     }
     pthread_cond_destroy(&lanes->wake);
+    cuda_ask_free(client);
 }
 
 void lanes_close(struct topkd_client *client)
@@ -304,6 +334,8 @@ enum topkd_status topkd_lane_info(struct topkd_lane *lane, struct topkd_lane_inf
         .status = lane->is_served || lane->is_handed ? TOPKD_OK : lane->outage_status,
         .num_failed = lane->num_failed,
         .num_renewals = lane->num_renewals,
+        .wait = lane->mailbox.kernel ? TOPKD_LANE_WAIT_KERNEL : TOPKD_LANE_WAIT_DRIVER,
+        .poll_us = lane->poll_us_granted,
     };
     pthread_mutex_unlock(&client->mutex);
     return TOPKD_OK;

@@ -4,6 +4,7 @@
  *   lane.c         open, close, what became of steps
  *   lane_renew.c   renewal; the watcher, which answers steps that no worker serves
  *   cuda_lane.c    the mailbox, and the operations of streams on it
+ *   cuda_ask.c     the kernel that does them for a word in device memory, under MPS
  *
  * The mailbox is this process's memory, so that its addresses, and the graphs that hold them, stay
  * when the worker is replaced: a lane is opened again with the same mailbox.
@@ -29,8 +30,14 @@
 struct link;
 struct session;
 
+/* Of a client; under its cuda_mutex. */
+struct lane_kernel {
+    void *module, *function; /* NULL: not loaded */
+};
+
 /* In struct topkd_client; under its mutex. */
 struct lanes {
+    struct lane_kernel kernel;
     struct list list;
     pthread_cond_t wake; /* of the watcher */
     pthread_t watcher;
@@ -48,7 +55,17 @@ struct lane_mailbox {
     bool is_registered;
     struct topkd_buffer *buffer; /* with word and release in device memory, else NULL */
     cuda_pointer d_word;
-    void *stream; /* of the library's own writes there */
+    cuda_pointer d_bell; /* in the file */
+    void *stream;        /* of the library's own writes to the buffer */
+    void *kernel;        /* that a step launches; NULL: a step is operations of the driver's */
+};
+
+/* Where a node goes in a graph under construction. */
+struct lane_place {
+    void *graph;
+    void *const *dependencies;
+    size_t num_dependencies;
+    void **node_p;
 };
 
 struct topkd_lane {
@@ -56,9 +73,12 @@ struct topkd_lane {
     struct list node; /* in client->lanes.list, once it was opened */
     struct topkd_select_request request;
     struct topkd_tensor live_rows;
+    uint32_t poll_us; /* as asked for */
+    enum topkd_lane_wait wait;
     struct lane_mailbox mailbox;
     /* Under the client's mutex. */
     uint64_t id; /* in the session that serves it */
+    uint32_t poll_us_granted;
     bool is_served;
     bool is_handed; /* to a worker, by a renewal that is not over */
     bool is_closing;
@@ -100,7 +120,8 @@ void lanes_free(struct topkd_client *client);
 
 /* ---- cuda_lane.c ----------------------------------------------------------------------------- */
 
-enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client, bool in_device_memory,
+enum topkd_status cuda_lane_mailbox_make(struct topkd_client *client,
+                                         const struct topkd_lane_options *options,
                                          struct lane_mailbox *mailbox_p, char *detail);
 /* No step of the lane is outstanding. */
 void cuda_lane_mailbox_free(struct topkd_client *client, struct lane_mailbox *mailbox);
@@ -115,5 +136,20 @@ enum topkd_status cuda_lane_settle(struct topkd_client *client, struct lane_mail
 
 /* Answers a step that is asked for; whether there was one. */
 bool cuda_lane_answer(struct topkd_client *client, struct lane_mailbox *mailbox);
+
+/* ---- cuda_ask.c ------------------------------------------------------------------------------ */
+
+/* The kernel, loaded at the first call. Unless it `must` be had, NULL where the device is not
+ * shared through MPS or the driver does not compile it. Without the mutex; the client has its CUDA
+ * part. */
+enum topkd_status cuda_ask_get(struct topkd_client *client, bool must, void **kernel_p,
+                               char *detail);
+/* No lane is left. */
+void cuda_ask_free(struct topkd_client *client);
+
+/* Both return the driver's result; with the device's context. */
+int cuda_ask_launch(const struct cuda *cuda, const struct lane_mailbox *mailbox, void *stream);
+int cuda_ask_add_node(const struct cuda *cuda, const struct lane_mailbox *mailbox,
+                      const struct lane_place *place);
 
 #endif

@@ -139,6 +139,7 @@ enum topkd_status lane_fill_open(const struct topkd_lane *lane, const struct ses
         status = select_put_ref(&word, session, &open->device_mailbox, detail);
     }
     open->mailbox = *file;
+    open->poll_us = lane->poll_us;
     return status;
 }
 
@@ -199,6 +200,7 @@ static enum topkd_status renew(struct topkd_lane *lane, struct link *link, struc
     pthread_mutex_lock(&client->mutex);
     if (status == TOPKD_OK) {
         lane->id = reply->u.lane_open.lane;
+        lane->poll_us_granted = reply->u.lane_open.poll_us;
         return TOPKD_OK;
     }
     lane->is_handed = false;

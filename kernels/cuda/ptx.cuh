@@ -151,6 +151,14 @@ static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t co
                  : "memory");
 }
 
+/* The device's clock. */
+static __device__ __forceinline__ uint64_t clock_ns()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 /* ---- launches ------------------------------------------------------------------------------- */
 
 /*

@@ -5,18 +5,51 @@ extern "C" {
 #include "task.cuh"
 #include "topk_step.h"
 
-/* NULL: loaded, nothing to do. Every access that another process or engine shares is volatile. */
-__global__ void __launch_bounds__(32) step_begin_kernel(struct topk_step *step)
+/* Whether a request is there, or comes in the time that the lane has for it. */
+static __device__ bool look(const struct topk_step *step)
 {
-    launch_release(); /* the selection's blocks get their places meanwhile; they wait for our end */
-    if (threadIdx.x != 0 || step == nullptr) {
-        return;
+    const uint64_t from_ns = clock_ns();
+    for (;;) {
+        /* The word last: what was asked for before the time was over is taken. */
+        const bool is_over =
+            *(const volatile uint32_t *)&step->paused != 0 || clock_ns() - from_ns >= step->poll_ns;
+        if (*(volatile uint32_t *)step->mailbox == TOPK_STEP_ASKED) {
+            return true;
+        }
+        if (is_over) {
+            return false;
+        }
+    }
+}
+
+static __device__ bool is_asked(struct topk_step *step)
+{
+    if (step->is_awake != 0) {
+        if (look(step)) {
+            return true;
+        }
+        step->is_awake = 0;
+        *(volatile uint16_t *)step->awake = 0;
+        return false;
     }
     /* The mailbox may be memory of the host: reading it costs about 1 us (H200), so that is done
      * only where it decides something. */
-    bool is_real = true;
-    if (*(volatile uint32_t *)&step->paused != 0) {
-        is_real = *(volatile uint32_t *)step->mailbox == TOPK_STEP_ASKED;
+    return *(volatile uint32_t *)&step->paused == 0 ||
+           *(volatile uint32_t *)step->mailbox == TOPK_STEP_ASKED;
+}
+
+/* NULL: loaded, nothing to do. Every access that another process or engine shares is volatile. */
+__global__ void __launch_bounds__(32) step_begin_kernel(struct topk_step *step, bool looks)
+{
+    if (!looks) {
+        launch_release(); /* the selection's blocks get their places and wait for our end */
+    }
+    if (threadIdx.x != 0 || step == nullptr) {
+        return;
+    }
+    const bool is_real = is_asked(step);
+    if (looks) {
+        launch_release(); /* not earlier: they would hold the device for a request to come */
     }
     int32_t rows = step->rows_max;
     if (step->live_rows != nullptr) {
@@ -36,6 +69,10 @@ __global__ void __launch_bounds__(32) step_end_kernel(struct topk_step *step)
     if (step->is_real != 0) {
         *(volatile uint32_t *)step->mailbox = TOPK_STEP_ANSWERED;
         step->num_real++;
+        if (step->poll_ns != 0 && *(volatile uint32_t *)&step->paused == 0) {
+            step->is_awake = 1;
+            *(volatile uint16_t *)step->awake = 1;
+        }
     }
     const uint64_t num_ended = ++step->num_ended;
     volatile struct topk_step_counts *counts = step->counts;
@@ -43,19 +80,22 @@ __global__ void __launch_bounds__(32) step_end_kernel(struct topk_step *step)
     counts->num_ended = num_ended;
 }
 
-static enum topk_status launch(void (*kernel)(struct topk_step *), struct topk_step *d_step,
-                               bool programmatic, void *stream, char *detail)
+static cudaLaunchConfig_t one_warp(cudaLaunchAttribute *attribute, bool programmatic, void *stream)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    *attribute = {};
+    attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute->val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(1);
     config.blockDim = dim3(32);
     config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &attribute;
+    config.attrs = attribute;
     config.numAttrs = programmatic ? 1 : 0;
-    cudaError_t error = cudaLaunchKernelEx(&config, kernel, d_step);
+    return config;
+}
+
+static enum topk_status launched(cudaError_t error, char *detail)
+{
     if (error != cudaSuccess) {
         return topk_detail(detail, TOPK_E_CUDA, "launching a step's kernel failed: %s (%s)",
                            cudaGetErrorString(error), cudaGetErrorName(error));
@@ -73,6 +113,21 @@ static bool is_programmatic()
            major >= 9;
 }
 
+static enum topk_status launch_begin(struct topk_step *d_step, bool looks, void *stream,
+                                     char *detail)
+{
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = one_warp(&attribute, false, stream);
+    return launched(cudaLaunchKernelEx(&config, step_begin_kernel, d_step, looks), detail);
+}
+
+static enum topk_status launch_end(struct topk_step *d_step, void *stream, char *detail)
+{
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = one_warp(&attribute, is_programmatic(), stream);
+    return launched(cudaLaunchKernelEx(&config, step_end_kernel, d_step), detail);
+}
+
 enum topk_status topk_cuda_step_load(char *detail)
 {
     cudaStream_t stream;
@@ -81,9 +136,9 @@ enum topk_status topk_cuda_step_load(char *detail)
         return topk_detail(detail, TOPK_E_CUDA, "cudaStreamCreateWithFlags failed: %s",
                            cudaGetErrorString(error));
     }
-    enum topk_status status = launch(step_begin_kernel, nullptr, false, stream, detail);
+    enum topk_status status = launch_begin(nullptr, false, stream, detail);
     if (status == TOPK_OK) {
-        status = launch(step_end_kernel, nullptr, is_programmatic(), stream, detail);
+        status = launch_end(nullptr, stream, detail);
     }
     if (status == TOPK_OK && (error = cudaStreamSynchronize(stream)) != cudaSuccess) {
         status = topk_detail(detail, TOPK_E_CUDA, "loading a step's kernels failed: %s",
@@ -103,15 +158,15 @@ static enum topk_status check(const struct topk_step *d_step, char *detail)
     return TOPK_OK;
 }
 
-enum topk_status topk_cuda_step_begin(struct topk_step *d_step, void *stream, char *detail)
+enum topk_status topk_cuda_step_begin(struct topk_step *d_step, bool looks, void *stream,
+                                      char *detail)
 {
     enum topk_status status = check(d_step, detail);
-    return status == TOPK_OK ? launch(step_begin_kernel, d_step, false, stream, detail) : status;
+    return status == TOPK_OK ? launch_begin(d_step, looks, stream, detail) : status;
 }
 
 enum topk_status topk_cuda_step_end(struct topk_step *d_step, void *stream, char *detail)
 {
     enum topk_status status = check(d_step, detail);
-    return status == TOPK_OK ? launch(step_end_kernel, d_step, is_programmatic(), stream, detail)
-                             : status;
+    return status == TOPK_OK ? launch_end(d_step, stream, detail) : status;
 }

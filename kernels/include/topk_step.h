@@ -19,6 +19,12 @@
  *    an empty step does not touch it, and the next step, armed or still to be armed, takes it.
  * 3. The pause ends after the last armed step has ended and before the next is armed, in stream
  *    order. A request that came between finds its word ASKED at that step's wait.
+ * 4. Awake: a lane may let a step begin some time ahead of its request (`poll_ns`). End of a real
+ *    step then writes `is_awake` and the word `awake`, which lets the next wait pass at once; begin
+ *    looks for the request itself until the time is over or a pause begins. ASKED at the last look:
+ *    real. Else the step is empty and begin takes both words back, so that the next wait is for the
+ *    client again; a request that came just after the look finds it so, as in 2. The word `awake`
+ *    is set only while `is_awake` is: so no wait passes for a begin that does not look.
  * tests/unit/worker/lane_model_test.c runs the same rules as threads.
  */
 #ifndef TOPK_STEP_H
@@ -45,8 +51,11 @@ struct topk_step {
     const int32_t *live_rows; /* rows of the step, or NULL: rows_max */
     struct topk_args *args;   /* of the selection; begin sets its num_rows */
     struct topk_step_counts *counts; /* mapped host memory */
+    uint16_t *awake; /* beside the mailbox, so that one wait sees both; NULL when poll_ns is 0 */
     int32_t rows_max;
-    int32_t reserved;
+    uint32_t poll_ns;  /* how long begin looks for a request that is not there yet; 0: not */
+    uint32_t is_awake; /* the step before was real, and begin looks */
+    uint32_t reserved;
 };
 
 /* What a processor can see of the lane's progress; each word is written in one piece. */
@@ -59,8 +68,9 @@ struct topk_step_counts {
 TOPK_API enum topk_status topk_cuda_step_load(char *detail);
 
 /* Enqueue them; may be captured. What stands between the two is the selection, in the same stream:
- * its kernels begin to launch while begin runs, and end while they run. */
-TOPK_API enum topk_status topk_cuda_step_begin(struct topk_step *d_step, void *stream,
+ * its kernels begin to launch while begin runs, and end while they run. `looks`: the state has a
+ * poll_ns; the selection's blocks then get no place on the device before there is a request. */
+TOPK_API enum topk_status topk_cuda_step_begin(struct topk_step *d_step, bool looks, void *stream,
                                                char *detail);
 TOPK_API enum topk_status topk_cuda_step_end(struct topk_step *d_step, void *stream, char *detail);
 

@@ -267,11 +267,13 @@ struct wire_release_request {
  * client's side turns ANSWERED (or the 0 of a new mailbox) into ASKED, and only the side that
  * serves it (a worker, or the client's library when there is none) turns ASKED into ANSWERED, so
  * the constants never change and a captured graph is good for ever. `release` is the worker's: a
- * bit there lets its waiting stream pass without a request.
+ * bit there lets its waiting stream pass without a request. Its upper half is written by kernels,
+ * alone, and says that the worker looks for the next request ahead of time.
  */
 #define WIRE_MAILBOX_ASKED 1u
 #define WIRE_MAILBOX_ANSWERED 2u
 #define WIRE_MAILBOX_RELEASED 1u
+#define WIRE_MAILBOX_AWAKE 1u    /* in the upper half of release */
 #define WIRE_MAILBOX_BYTES 4096u /* of the file: a page */
 
 struct wire_mailbox {
@@ -287,12 +289,18 @@ struct wire_lane_open_request {
     struct wire_region_ref live_rows; /* int32 [1]; none: rows */
     struct wire_memory mailbox;       /* CUDA_FD: ticket of the file with struct wire_mailbox */
     struct wire_region_ref device_mailbox; /* word and release lie there; none: in the file */
+    uint32_t poll_us; /* how long after a step a kernel of the worker's may look for the next
+                       * request; 0: none does. Less than asked for where the worker has a limit,
+                       * none without MPS or with the word in the file */
 };
 
 struct wire_lane_open_reply {
     uint64_t lane;
     struct wire_memory mailbox; /* NONE: the request's */
     uint64_t mailbox_offset;
+    bool fills_device; /* the selection has a block for every multiprocessor: a kernel of the
+                        * client's that looks for the answer would be in its way */
+    uint32_t poll_us;  /* of those asked for */
 };
 
 struct wire_lane_close_request {

@@ -2,13 +2,17 @@
  * bench_lanes - what a selection through a lane costs over the same selection in the process's own
  * graph.
  *
- * usage: bench_lanes URL LABEL WORKER_PID [SECONDS_A_CELL [flood]]
+ * usage: bench_lanes URL LABEL WORKER_PID [SECONDS_A_CELL [usual|flood|full
+ *                    [ROWSxWIDTH...]]]
  *
  * LABEL goes into the first column ("plain", "mps"). 1, 2, 4 and 8 client processes at once replay
  * a graph of a kernel of 5 us, the selection, a kernel of 5 us; a step is the time from the first
  * one's start to the last one's end, from %globaltimer. Modes: `process`, the selection captured in
- * the client itself; `host` and `device`, a lane with its mailbox in host or in device memory. With
- * `flood` one more process keeps the GPU busy with kernels of 200 us over all multiprocessors.
+ * the client itself; `host` and `driver`, a lane with its mailbox in host or in device memory, for
+ * whose answer the driver waits; `device`, in device memory, and the library chooses who waits;
+ * `poll`, and a kernel of the worker's looks for the next request.
+ * With `flood` one more process keeps the GPU busy with kernels of 200 us over all multiprocessors;
+ * with `full` a kernel that takes all their shared memory stands before the selection.
  * One CSV row a cell; README.md has the method.
  */
 #include "topk_select.h"
@@ -30,11 +34,16 @@
 #include <unistd.h>
 #include <vector>
 
-enum { WIDTH = 131072, K = 2048, KERNEL_NS = 5000, SAMPLES_MAX = 8192, CLIENTS_MAX = 8 };
-enum mode { MODE_PROCESS, MODE_HOST, MODE_DEVICE, NUM_MODES };
-static const char *const mode_names[] = {"process", "host", "device"};
-static const int shapes[] = {1, 16, 64, 512};
+enum { K = 2048, KERNEL_NS = 5000, SAMPLES_MAX = 8192, CLIENTS_MAX = 8 };
+enum mode { MODE_PROCESS, MODE_HOST, MODE_DRIVER, MODE_DEVICE, MODE_POLL, NUM_MODES };
+static const char *const mode_names[] = {"process", "host", "driver", "device", "poll"};
+struct shape {
+    int rows, width;
+};
+static std::vector<struct shape> shapes = {
+    {1, 131072}, {16, 131072}, {64, 131072}, {512, 131072}, {512, 16384}};
 static const int counts[] = {1, 2, 4, 8};
+static bool has_full;
 
 /* Of the processes together. */
 struct board {
@@ -98,6 +107,14 @@ __global__ void last_kernel(unsigned long long *stamps, unsigned *count)
     *count = *count + 1;
 }
 
+/* A block a multiprocessor, and each takes all the shared memory that a block may have. */
+__global__ void full_kernel()
+{
+    const unsigned long long from = device_now();
+    while (device_now() - from < KERNEL_NS) {
+    }
+}
+
 __global__ void flood_kernel()
 {
     const unsigned long long from = device_now();
@@ -126,50 +143,69 @@ struct client {
     float *scores;
     int32_t *indices;
     struct topkd_region *in, *out;
-    unsigned long long *stamps;
+    unsigned long long *stamps; /* [2 * SAMPLES_MAX], on the device, as all that kernels write */
     unsigned *count;
     struct topk_args *d_args;
     void *workspace;
+    int num_multiprocessors, shared_bytes;
 };
 
 static void open_client(struct client *client, const char *url, uint32_t number)
 {
     struct topkd_client_options options = {};
-    const size_t num = (size_t)shapes[3] * WIDTH;
+    size_t num = 0, rows_max = 0;
+    for (const struct shape &shape : shapes) {
+        num = std::max(num, (size_t)shape.rows * (size_t)shape.width);
+        rows_max = std::max(rows_max, (size_t)shape.rows);
+    }
     options.url = url;
     TK(topkd_client_open(&options, &client->topkd));
     RT(cudaStreamCreateWithFlags(&client->stream, cudaStreamNonBlocking));
     RT(cudaMalloc((void **)&client->scores, num * sizeof(float)));
-    RT(cudaMalloc((void **)&client->indices, (size_t)shapes[3] * K * sizeof(int32_t)));
+    RT(cudaMalloc((void **)&client->indices, rows_max * K * sizeof(int32_t)));
     RT(cudaMalloc((void **)&client->count, 64));
     RT(cudaMalloc((void **)&client->d_args, sizeof(struct topk_args)));
     RT(cudaMalloc(&client->workspace, (size_t)64 << 20));
-    RT(cudaHostAlloc((void **)&client->stamps, sizeof(*client->stamps) * 2 * SAMPLES_MAX, 0));
+    RT(cudaMalloc((void **)&client->stamps, sizeof(*client->stamps) * 2 * SAMPLES_MAX));
+    RT(cudaDeviceGetAttribute(&client->num_multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+    RT(cudaDeviceGetAttribute(&client->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+    RT(cudaFuncSetAttribute(full_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                            client->shared_bytes));
     fill_kernel<<<1024, 256, 0, client->stream>>>(client->scores, num, number);
     RT(cudaStreamSynchronize(client->stream));
     TK(topkd_region_register_cuda(client->topkd, client->scores, num * sizeof(float),
                                   TOPKD_ACCESS_READ, &client->in));
-    TK(topkd_region_register_cuda(client->topkd, client->indices,
-                                  (size_t)shapes[3] * K * sizeof(int32_t), TOPKD_ACCESS_READ_WRITE,
-                                  &client->out));
+    TK(topkd_region_register_cuda(client->topkd, client->indices, rows_max * K * sizeof(int32_t),
+                                  TOPKD_ACCESS_READ_WRITE, &client->out));
 }
 
-static struct topkd_lane *open_lane(struct client *client, int rows, bool in_device_memory)
+static struct topkd_lane *open_lane(struct client *client, const struct shape *shape, int mode)
 {
     struct topkd_select_request request = {};
     struct topkd_lane_options options = {};
     struct topkd_lane *lane;
     request.scores.region = client->in;
     request.indices.region = client->out;
-    request.rows = (uint32_t)rows;
-    request.width = WIDTH;
+    request.rows = (uint32_t)shape->rows;
+    request.width = (uint32_t)shape->width;
     request.k = K;
-    options.device_mailbox = in_device_memory;
+    options.device_mailbox = mode != MODE_HOST;
+    options.wait = mode == MODE_DRIVER ? TOPKD_LANE_WAIT_DRIVER : TOPKD_LANE_WAIT_AUTO;
+    options.poll_us = mode == MODE_POLL ? 1000 : 0;
     TK(topkd_lane_open(client->topkd, &request, &options, &lane));
     return lane;
 }
 
-static void enqueue_own(struct client *client, int rows)
+/* What stands before the selection. */
+static void enqueue_scores(struct client *client)
+{
+    first_kernel<<<1, 32, 0, client->stream>>>(client->stamps, client->count);
+    if (has_full)
+        full_kernel<<<client->num_multiprocessors, 32, (size_t)client->shared_bytes,
+                      client->stream>>>();
+}
+
+static void enqueue_own(struct client *client, const struct shape *want)
 {
     struct topk_device device;
     struct topk_plan plan;
@@ -177,16 +213,16 @@ static void enqueue_own(struct client *client, int rows)
     struct topk_args args = {};
     char detail[TOPK_DETAIL_SIZE] = "";
     shape.k = K;
-    shape.rows = rows;
-    shape.width = WIDTH;
+    shape.rows = want->rows;
+    shape.width = want->width;
     shape.alignment_bytes = 16;
     args.scores = client->scores;
-    args.row_stride = WIDTH;
+    args.row_stride = want->width;
     args.indices = client->indices;
     args.index_stride = K;
-    args.num_rows = rows;
-    args.width = WIDTH;
-    args.length_all = WIDTH;
+    args.num_rows = want->rows;
+    args.width = want->width;
+    args.length_all = want->width;
     args.k = K;
     RT(cudaMemcpy(client->d_args, &args, sizeof(args), cudaMemcpyHostToDevice));
     if (topk_cuda_device(0, &device, detail) != TOPK_OK ||
@@ -198,7 +234,7 @@ static void enqueue_own(struct client *client, int rows)
     }
     RT(cudaStreamSynchronize(client->stream));
     RT(cudaStreamBeginCapture(client->stream, cudaStreamCaptureModeThreadLocal));
-    first_kernel<<<1, 32, 0, client->stream>>>(client->stamps, client->count);
+    enqueue_scores(client);
     if (topk_cuda_enqueue(&plan, client->d_args, client->workspace, client->stream, detail) !=
         TOPK_OK) {
         printf("FAIL enqueue: %s\n", detail);
@@ -206,15 +242,16 @@ static void enqueue_own(struct client *client, int rows)
     }
 }
 
-static cudaGraphExec_t make_graph(struct client *client, int rows, struct topkd_lane *lane)
+static cudaGraphExec_t make_graph(struct client *client, const struct shape *shape,
+                                  struct topkd_lane *lane)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     if (lane == nullptr) {
-        enqueue_own(client, rows);
+        enqueue_own(client, shape);
     } else {
         RT(cudaStreamBeginCapture(client->stream, cudaStreamCaptureModeThreadLocal));
-        first_kernel<<<1, 32, 0, client->stream>>>(client->stamps, client->count);
+        enqueue_scores(client);
         TK(topkd_lane_enqueue(lane, client->stream));
     }
     last_kernel<<<1, 32, 0, client->stream>>>(client->stamps, client->count);
@@ -241,24 +278,26 @@ static void run_cell(struct client *client, struct board *board, int number, cud
     }
     board->elapsed_s[number] = now_s() - from;
     board->num_samples[number] = num - WARM;
+    std::vector<unsigned long long> stamps(2 * num);
+    RT(cudaMemcpy(stamps.data(), client->stamps, stamps.size() * sizeof(stamps[0]),
+                  cudaMemcpyDeviceToHost));
     for (unsigned i = WARM; i < num; i++)
-        board->us[number][i - WARM] =
-            (float)((double)(client->stamps[2 * i + 1] - client->stamps[2 * i]) / 1e3);
+        board->us[number][i - WARM] = (float)((double)(stamps[2 * i + 1] - stamps[2 * i]) / 1e3);
 }
 
 static int client_main(struct board *board, int number, const char *url, double seconds)
 {
     struct client client = {};
     open_client(&client, url, (uint32_t)number);
-    for (int rows : shapes) {
+    for (const struct shape &shape : shapes) {
         for (int num_clients : counts) {
             for (int mode = 0; mode < NUM_MODES; mode++) {
                 cudaGraphExec_t exec = nullptr;
                 struct topkd_lane *lane = nullptr;
                 if (number < num_clients) {
                     if (mode != MODE_PROCESS)
-                        lane = open_lane(&client, rows, mode == MODE_DEVICE);
-                    exec = make_graph(&client, rows, lane);
+                        lane = open_lane(&client, &shape, mode);
+                    exec = make_graph(&client, &shape, lane);
                 }
                 pthread_barrier_wait(&board->turn);
                 if (number < num_clients)
@@ -308,8 +347,8 @@ static double used_s(int pid)
     return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
 }
 
-static void print_cell(const struct board *board, const char *label, int rows, int num_clients,
-                       int mode, double worker_percent, float *own_us)
+static void print_cell(const struct board *board, const char *label, const struct shape *shape,
+                       int num_clients, int mode, double worker_percent, float *own_us)
 {
     std::vector<float> us;
     double steps_per_s = 0;
@@ -321,14 +360,15 @@ static void print_cell(const struct board *board, const char *label, int rows, i
     const float p50 = us[us.size() / 2], p99 = us[us.size() * 99 / 100];
     if (mode == MODE_PROCESS)
         *own_us = p50;
-    printf("%s,%d,%d,%d,%s,%zu,%.1f,%.1f,%.1f,%.0f,%.0f\n", label, rows, WIDTH, num_clients,
-           mode_names[mode], us.size(), p50, p99, p50 - *own_us, steps_per_s, worker_percent);
+    printf("%s,%d,%d,%d,%s,%zu,%.1f,%.1f,%.1f,%.0f,%.0f\n", label, shape->rows, shape->width,
+           num_clients, mode_names[mode], us.size(), p50, p99, p50 - *own_us, steps_per_s,
+           worker_percent);
     fflush(stdout);
 }
 
 static void parent_main(struct board *board, const char *label, int worker_pid)
 {
-    for (int rows : shapes) {
+    for (const struct shape &shape : shapes) {
         for (int num_clients : counts) {
             float own_us = 0;
             for (int mode = 0; mode < NUM_MODES; mode++) {
@@ -336,7 +376,7 @@ static void parent_main(struct board *board, const char *label, int worker_pid)
                 const double from = now_s(), used = used_s(worker_pid);
                 pthread_barrier_wait(&board->turn);
                 const double percent = 100 * (used_s(worker_pid) - used) / (now_s() - from);
-                print_cell(board, label, rows, num_clients, mode, percent, &own_us);
+                print_cell(board, label, &shape, num_clients, mode, percent, &own_us);
                 pthread_barrier_wait(&board->turn);
             }
         }
@@ -365,11 +405,24 @@ static int flood_start(struct board *, int, const char *, double)
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "usage: bench_lanes URL LABEL WORKER_PID [SECONDS_A_CELL [flood]]\n");
+        fprintf(stderr, "usage: bench_lanes URL LABEL WORKER_PID [SECONDS_A_CELL "
+                        "[usual|flood|full [ROWSxWIDTH...]]]\n");
         return 64;
     }
     const double seconds = argc > 4 ? atof(argv[4]) : 0.3;
     const bool has_flood = argc > 5 && strcmp(argv[5], "flood") == 0;
+    has_full = argc > 5 && strcmp(argv[5], "full") == 0;
+    if (argc > 6)
+        shapes.clear();
+    for (int i = 6; i < argc; i++) {
+        struct shape shape = {};
+        if (sscanf(argv[i], "%dx%d", &shape.rows, &shape.width) != 2 || shape.rows < 1 ||
+            shape.width < 1) {
+            fprintf(stderr, "%s is no ROWSxWIDTH\n", argv[i]);
+            return 64;
+        }
+        shapes.push_back(shape);
+    }
     struct board *board = (struct board *)mmap(nullptr, sizeof(*board), PROT_READ | PROT_WRITE,
                                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_barrierattr_t attributes;

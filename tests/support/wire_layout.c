@@ -103,7 +103,7 @@ LAYOUT(release_request, wire_release_request, release_request_fields);
 #define STRUCT wire_lane_open_request
 static const struct field lane_open_request_fields[] = {
     L(shape, select_request), L(live_rows, region_ref), L(mailbox, memory),
-    L(device_mailbox, region_ref)};
+    L(device_mailbox, region_ref), U(poll_us)};
 #undef STRUCT
 LAYOUT(lane_open_request, wire_lane_open_request, lane_open_request_fields);
 
@@ -169,7 +169,7 @@ LAYOUT(select_batch_reply, wire_select_batch_reply, select_batch_reply_fields);
 
 #define STRUCT wire_lane_open_reply
 static const struct field lane_open_reply_fields[] = {
-    U(lane), L(mailbox, memory), U(mailbox_offset)};
+    U(lane), L(mailbox, memory), U(mailbox_offset), B(fills_device), U(poll_us)};
 #undef STRUCT
 LAYOUT(lane_open_reply, wire_lane_open_reply, lane_open_reply_fields);
 

@@ -45,6 +45,16 @@ SAME(sizeof(struct cuda_word_node), sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS));
 SAME(offsetof(struct cuda_word_node, num_ops), offsetof(CUDA_BATCH_MEM_OP_NODE_PARAMS, count));
 SAME(offsetof(struct cuda_word_node, ops), offsetof(CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray));
 
+SAME(CUDA_ATTRIBUTE_MPS_ENABLED, CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+SAME(sizeof(struct cuda_kernel_node), sizeof(CUDA_KERNEL_NODE_PARAMS));
+SAME(offsetof(struct cuda_kernel_node, grid), offsetof(CUDA_KERNEL_NODE_PARAMS, gridDimX));
+SAME(offsetof(struct cuda_kernel_node, block), offsetof(CUDA_KERNEL_NODE_PARAMS, blockDimX));
+SAME(offsetof(struct cuda_kernel_node, shared_bytes),
+     offsetof(CUDA_KERNEL_NODE_PARAMS, sharedMemBytes));
+SAME(offsetof(struct cuda_kernel_node, parameters),
+     offsetof(CUDA_KERNEL_NODE_PARAMS, kernelParams));
+SAME(offsetof(struct cuda_kernel_node, kernel), offsetof(CUDA_KERNEL_NODE_PARAMS, kern));
+
 /* The versioned symbols are what cuda.h's macros make of the names. */
 #define NAME_TEXT(name) #name
 #define VERSIONED(name) NAME_TEXT(name)
@@ -66,3 +76,6 @@ SAME_NAME(cuStreamDestroy, "cuStreamDestroy_v2");
 SAME_NAME(cuStreamWriteValue64, "cuStreamWriteValue64_v2");
 SAME_NAME(cuStreamWaitValue64, "cuStreamWaitValue64_v2");
 SAME_NAME(cuStreamBatchMemOp, "cuStreamBatchMemOp_v2");
+SAME_NAME(cuGraphAddKernelNode, "cuGraphAddKernelNode_v2");
+SAME_NAME(cuModuleLoadData, "cuModuleLoadData");
+SAME_NAME(cuLaunchKernel, "cuLaunchKernel");

@@ -284,6 +284,7 @@ group_lanes() {
     check "lane: worker dies, host memory" it_worker_dies_under_lane 2
     check "lane: worker dies, device memory" it_worker_dies_under_lane 3
     check "lane: daemon dies for good" it_daemon_dies_under_lane
+    check "lane: client, worker and supervisor die in a step" it_all_die_in_a_step
     check "lane: afterwards" client lane_steps "$url" 2 2
     [ -n "$stand_in" ] && return
     if python3 -c 'import torch' 2>/dev/null; then
@@ -299,6 +300,7 @@ group_queues() {
     devices="[{device: GPU-fafafafa-fafa-fafa-fafa-fafafafafa00}]"
     check "start with few hardware queues" start FAKE_CUDA_QUEUES=8 FAKE_CUDA_MPS=0
     check "lanes are as many as the queues hold" it_limits_lanes 4
+    check "no kernel looks without MPS" it_waits_by driver 0 FAKE_CUDA_MPS=0 3
     check "what lanes cost without MPS is said" it_says_what_lanes_cost
     check "few queues: all places" client lane_refusals "$url" 1 2
     check "few queues: lanes of 3 clients, each step once" it_lanes_count 3 1
@@ -309,6 +311,7 @@ group_queues() {
     check "idle lanes beside a busy one" it_lanes_all_idle_but_one
     check "worker dies beside a lane, host memory" it_worker_dies_under_lane 2 lane_replaced
     check "worker dies beside a lane, device memory" it_worker_dies_under_lane 3 lane_replaced
+    check "lanes wait as they were asked to" it_lanes_wait_as_asked
     check "memory runs out beside lanes" it_memory_runs_out
     check "clients die while they open lanes" it_client_dies_opening
 }

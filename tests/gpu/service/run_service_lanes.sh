@@ -107,6 +107,23 @@ it_daemon_dies_under_lane() { # for good: steps end all the same, and the client
     return $status
 }
 
+it_all_die_in_a_step() { # nobody is left to answer a kernel that looks: the GPU is free all the same
+    local child worker
+    : >"$work/held"
+    "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 0 3 >"$work/held" 2>&1 &
+    held=$!
+    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    child=$(cat "/proc/$held/task/$held/children")
+    worker=$(worker_pid)
+    kill -STOP "$worker" # steps that are asked for from now on are not answered for long
+    sleep 0.2
+    # shellcheck disable=SC2086 # numbers
+    kill -KILL "$daemon" "$worker" $child
+    wait "$daemon" "$held" 2>/dev/null
+    daemon= held=
+    start && client lane_steps "$url" 4 3
+}
+
 # ---- Hardware queues, and memory that runs out, beside waiting lanes (the stand-in alone) --------
 
 it_limits_lanes() { # number: what the worker found out at its start, and told
@@ -151,6 +168,22 @@ it_memory_runs_out() {
         kill_client
     done
     return $status
+}
+
+it_waits_by() { # who poll_us variable=value seed: what a lane's steps are
+    local who=$1 poll_us=$2; shift 2
+    "${under[@]}" "$1" timeout -k 2 60 "$bin/service_client" lane_steps "$url" 1 "$2" >"$work/waits" 2>&1
+    local status=$?
+    cat "$work/waits"
+    [ $status = 0 ] && grep -qx "waits by the $who, poll_us $poll_us" "$work/waits"
+}
+
+it_lanes_wait_as_asked() { # under MPS by a kernel where the word is in device memory, unless asked
+    it_waits_by driver 0 FAKE_CUDA_MPS=1 2 && it_waits_by kernel 1000 FAKE_CUDA_MPS=1 3 &&
+        it_waits_by driver 0 FAKE_CUDA_MPS=1 5 && it_waits_by kernel 0 FAKE_CUDA_MPS=1 9 || return 1
+    it_waits_by driver 1000 FAKE_CUDA_MPS=0 3 || return 1 # the client's process has no MPS
+    echo cuModuleLoadData >"$work/no_kernel"
+    it_waits_by driver 1000 "FAKE_CUDA_FAIL=$work/no_kernel" 3
 }
 
 it_client_dies_opening() { # lanes: whatever it was in the middle of

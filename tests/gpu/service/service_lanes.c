@@ -1,5 +1,6 @@
 /* service_lanes.c - cases of the service test: selection inside the client's own graph. An odd seed
- * takes a mailbox in device memory. */
+ * takes a mailbox in device memory: with 3, 7, 11 ... the worker looks ahead of requests, with 5 or
+ * 13 the driver waits on both sides, else it is as the library finds best. */
 #include "service_client.h"
 
 #include <stdio.h>
@@ -94,6 +95,13 @@ static void lane_request(const struct fixture *fixture, struct topkd_select_requ
     };
 }
 
+static void choose_waits(uint64_t seed, struct topkd_lane_options *options)
+{
+    options->device_mailbox = seed % 2 == 1;
+    options->poll_us = seed % 4 == 3 ? 1000 : 0;
+    options->wait = seed % 8 == 5 ? TOPKD_LANE_WAIT_DRIVER : TOPKD_LANE_WAIT_AUTO;
+}
+
 static void fixture_open(const struct service_options *options, const char *name,
                          struct fixture *fixture)
 {
@@ -121,7 +129,7 @@ static void fixture_open(const struct service_options *options, const char *name
     struct topkd_select_request request;
     struct topkd_lane_options lane;
     lane_request(fixture, &request, &lane);
-    lane.device_mailbox = options->seed % 2 == 1;
+    choose_waits(options->seed, &lane);
     EXPECT(TOPKD_OK, topkd_lane_open(fixture->client, &request, &lane, &fixture->lane));
 }
 
@@ -238,6 +246,8 @@ void service_case_lane_steps(const struct service_options *options)
     EXPECT(TOPKD_OK, topkd_lane_info(fixture.lane, &info));
     CHECK(info.is_served && info.num_failed == 0 && info.num_renewals == 0, "%llu failed",
           (unsigned long long)info.num_failed);
+    printf("waits by the %s, poll_us %u\n",
+           info.wait == TOPKD_LANE_WAIT_KERNEL ? "kernel" : "driver", info.poll_us);
     printf("steps %llu\n", (unsigned long long)options->rounds * BATCH + SOURCES);
     fixture_close(&fixture);
 }
@@ -253,7 +263,7 @@ void service_case_lane_churn(const struct service_options *options)
     lane_request(&fixture, &request, &lane_options);
     for (uint32_t round = 0; round < options->rounds; round++) {
         struct topkd_lane *lanes[2];
-        lane_options.device_mailbox = round % 2 == 1;
+        choose_waits(round, &lane_options);
         for (int i = 0; i < 2; i++)
             EXPECT(TOPKD_OK, topkd_lane_open(fixture.client, &request, &lane_options, &lanes[i]));
         struct topkd_lane *both[] = {lanes[0], fixture.lane, lanes[1]};
@@ -300,6 +310,15 @@ void service_case_lane_refusals(const struct service_options *options)
     request = good;
     request.rows = ROWS + 1;
     EXPECT(TOPKD_E_OUT_OF_RANGE, topkd_lane_open(fixture.client, &request, &lane_options, &lane));
+    changed = lane_options;
+    changed.wait = (enum topkd_lane_wait)3;
+    EXPECT(TOPKD_E_INVALID, topkd_lane_open(fixture.client, &good, &changed, &lane));
+    changed.wait =
+        TOPKD_LANE_WAIT_KERNEL; /* it looks at device memory alone, as the worker's does */
+    EXPECT(TOPKD_E_INVALID, topkd_lane_open(fixture.client, &good, &changed, &lane));
+    changed.wait = TOPKD_LANE_WAIT_AUTO;
+    changed.poll_us = 1;
+    EXPECT(TOPKD_E_INVALID, topkd_lane_open(fixture.client, &good, &changed, &lane));
     changed = lane_options;
     changed.live_rows = (struct topkd_tensor){.region = fixture.out};
     EXPECT(TOPKD_E_OVERLAP, topkd_lane_open(fixture.client, &good, &changed, &lane));

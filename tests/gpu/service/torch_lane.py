@@ -24,9 +24,9 @@ check(lib.topkd_client_open(c.byref(options), c.byref(client)))
 request = Request(rows=ROWS, width=WIDTH, k=K)
 request.scores.region = register(client, scores, 1)
 request.indices.region = register(client, indices, 3)
-for device_mailbox in (False, True):
+for device_mailbox, poll_us in ((False, 0), (True, 0), (True, 1000)):
     lane = c.c_void_p()
-    lane_options = LaneOptions(device_mailbox=device_mailbox)
+    lane_options = LaneOptions(device_mailbox=device_mailbox, poll_us=poll_us)
     check(lib.topkd_lane_open(client, c.byref(request), c.byref(lane_options), c.byref(lane)))
     # Each kernel once outside of the capture: loading one waits for the device.
     torch.mul(source, scale, out=scores)
@@ -51,4 +51,4 @@ for device_mailbox in (False, True):
     torch.cuda.synchronize()
     lib.topkd_lane_close(lane)
 lib.topkd_client_close(client)
-print(f"ok torch_lane, {2 * num_replays} replays")
+print(f"ok torch_lane, {3 * num_replays} replays")

@@ -7,8 +7,8 @@
  * shareable descriptors map the same bytes in other processes. The rules that decide are kept: a
  * handle cannot be opened by the process that made it, the handle of an interior pointer is that of
  * the allocation, a descriptor maps read-only when asked. In place of the kernels stands the CPU
- * selector. So it proves the logic around the driver; time, scheduling and faults of a device are
- * for tests/gpu.
+ * selector, and the client library's one kernel is what it does. So it proves the logic around the
+ * driver; time, scheduling and faults of a device are for tests/gpu.
  *
  * Load it with LD_PRELOAD. Environment: FAKE_CUDA_DEVICES (how many, default 1), FAKE_CUDA_FIRST
  * (ordinal of the first visible one, default 0: another process may see another device),
@@ -19,7 +19,7 @@
  * FAKE_CUDA_QUEUES (so many hardware queues a process, which its streams take in turns as they are
  * made: behind a stream that waits nothing of its queue goes on; default: one for each stream),
  * FAKE_CUDA_FAIL (a file: while it is there, the call that it names finds no memory: cuMemAlloc,
- * cuMemHostAlloc, cuMemHostRegister or cuIpcOpenMemHandle).
+ * cuMemHostAlloc, cuMemHostRegister or cuIpcOpenMemHandle, or cuModuleLoadData no compiler).
  */
 #ifndef TOPKD_TESTS_FAKE_CUDA_H
 #define TOPKD_TESTS_FAKE_CUDA_H
@@ -69,6 +69,10 @@ void fake_step_begin(struct topk_step *step);
 void fake_step_end(struct topk_step *step);
 
 void fake_pause_us(long us);
+
+/* Around a wait of a stream's. */
+void fake_wait_begin(void);
+void fake_wait_end(void);
 
 /* Whether FAKE_CUDA_FAIL wants this call to fail now. */
 bool fake_fails(const char *call);

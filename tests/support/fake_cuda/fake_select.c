@@ -6,13 +6,44 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
-/* As kernels/cuda/step.cu. */
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* As kernels/cuda/step.cu. A kernel that looks is a stream that waits: frees stand behind it. */
+static bool look(const struct topk_step *step)
+{
+    uint64_t from_ns = now_ns();
+    bool is_asked = false, is_over = false;
+    fake_wait_begin();
+    while (!is_asked && !is_over) {
+        is_over = __atomic_load_n(&step->paused, __ATOMIC_SEQ_CST) != 0 ||
+                  now_ns() - from_ns >= step->poll_ns;
+        is_asked = __atomic_load_n(step->mailbox, __ATOMIC_SEQ_CST) == TOPK_STEP_ASKED;
+        if (!is_asked && !is_over)
+            fake_pause_us(5);
+    }
+    fake_wait_end();
+    return is_asked;
+}
+
 void fake_step_begin(struct topk_step *step)
 {
     bool is_real = true;
-    if (__atomic_load_n(&step->paused, __ATOMIC_SEQ_CST) != 0)
+    if (step->is_awake != 0) {
+        is_real = look(step);
+        if (!is_real) {
+            step->is_awake = 0;
+            __atomic_store_n(step->awake, 0, __ATOMIC_SEQ_CST);
+        }
+    } else if (__atomic_load_n(&step->paused, __ATOMIC_SEQ_CST) != 0) {
         is_real = __atomic_load_n(step->mailbox, __ATOMIC_SEQ_CST) == TOPK_STEP_ASKED;
+    }
     int32_t rows = step->rows_max;
     if (step->live_rows != NULL) {
         int32_t live = *step->live_rows;
@@ -27,6 +58,10 @@ void fake_step_end(struct topk_step *step)
     if (step->is_real) {
         __atomic_store_n(step->mailbox, TOPK_STEP_ANSWERED, __ATOMIC_SEQ_CST);
         step->num_real++;
+        if (step->poll_ns != 0 && __atomic_load_n(&step->paused, __ATOMIC_SEQ_CST) == 0) {
+            step->is_awake = 1;
+            __atomic_store_n(step->awake, 1, __ATOMIC_SEQ_CST);
+        }
     }
     __atomic_store_n(&step->counts->num_real, step->num_real, __ATOMIC_SEQ_CST);
     __atomic_store_n(&step->counts->num_ended, ++step->num_ended, __ATOMIC_SEQ_CST);
@@ -95,8 +130,10 @@ enum topk_status topk_cuda_step_load(char *detail)
     return TOPK_OK;
 }
 
-enum topk_status topk_cuda_step_begin(struct topk_step *d_step, void *stream, char *detail)
+enum topk_status topk_cuda_step_begin(struct topk_step *d_step, bool looks, void *stream,
+                                      char *detail)
 {
+    (void)looks;
     (void)detail;
     fake_push(stream, &(struct fake_op){.kind = FAKE_BEGIN, .to = d_step});
     return TOPK_OK;

@@ -99,14 +99,24 @@ static bool is_reached(const struct fake_op *op)
     }
 }
 
+void fake_wait_begin(void)
+{
+    __atomic_fetch_add(&num_waiting, 1, __ATOMIC_SEQ_CST);
+}
+
+void fake_wait_end(void)
+{
+    __atomic_fetch_sub(&num_waiting, 1, __ATOMIC_SEQ_CST);
+}
+
 static void wait_value(const struct fake_op *op)
 {
     if (is_reached(op))
         return;
-    __atomic_fetch_add(&num_waiting, 1, __ATOMIC_SEQ_CST);
+    fake_wait_begin();
     while (!is_reached(op))
         fake_pause_us(20);
-    __atomic_fetch_sub(&num_waiting, 1, __ATOMIC_SEQ_CST);
+    fake_wait_end();
 }
 
 /* As on a device that is slow, or busy with others. */

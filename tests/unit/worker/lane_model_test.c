@@ -26,10 +26,13 @@ enum rule {
     RULE_ALL,
     RULE_ASKED_IN_PAUSE, /* begin does not read the word while paused: empty steps look real */
     RULE_ORDER,          /* the release comes before `paused` */
+    RULE_LOOK,      /* begin of a step that may come ahead of its request does not look for it */
+    RULE_BOTH_BACK, /* a look without a request leaves the word that lets waits pass */
 };
 
 struct model {
     enum rule broken;
+    bool looks; /* after a step for the next one */
     uint32_t num_requests;
     _Atomic uint64_t mailbox; /* word below, release above */
     atomic_uint paused;
@@ -38,24 +41,42 @@ struct model {
     atomic_bool is_over;
     atomic_ullong request; /* the input of the step: its number */
     atomic_ullong answer;  /* the output */
-    uint64_t num_selected; /* of the worker's stream alone */
+    uint64_t num_selected; /* of the worker's stream alone, as is_awake */
+    bool is_awake;
     atomic_bool is_wrong;
 };
 
 #define RELEASED ((uint64_t)WIRE_MAILBOX_RELEASED << 32)
+#define AWAKE ((uint64_t)WIRE_MAILBOX_AWAKE << 48)
 
 static uint32_t word_of(struct model *model)
 {
     return (uint32_t)atomic_load(&model->mailbox);
 }
 
-/* A store to one half, as the hardware does: the other one stays. */
-static void store_word(struct model *model, uint32_t word)
+/* A store to a part, as the hardware does: the others stay. */
+static void store_part(struct model *model, uint64_t part, uint64_t value)
 {
     uint64_t old = atomic_load(&model->mailbox);
-    while (
-        !atomic_compare_exchange_weak(&model->mailbox, &old, (old & ~UINT64_C(0xffffffff)) | word))
+    while (!atomic_compare_exchange_weak(&model->mailbox, &old, (old & ~part) | value))
         ;
+}
+
+static void store_word(struct model *model, uint32_t word)
+{
+    store_part(model, UINT64_C(0xffffffff), word);
+}
+
+/* By a kernel: the upper half of the release. */
+static void store_awake(struct model *model, uint64_t value)
+{
+    store_part(model, UINT64_C(0xffff) << 48, value);
+}
+
+/* By the driver: all of it. */
+static void store_release(struct model *model, uint64_t value)
+{
+    store_part(model, UINT64_C(0xffffffff) << 32, value);
 }
 
 static void maybe_yield(uint64_t *seed)
@@ -89,7 +110,35 @@ static void *client_main(void *arg)
 
 static bool passes(struct model *model)
 {
-    return (atomic_load(&model->mailbox) & (RELEASED | TOPK_STEP_ASKED)) != 0;
+    return (atomic_load(&model->mailbox) & (RELEASED | AWAKE | TOPK_STEP_ASKED)) != 0;
+}
+
+/* Whether a request comes in time, which is a number of looks here. */
+static bool look(struct model *model, uint64_t *seed)
+{
+    uint64_t looks_max = 1 + (*seed >> 33) % 8;
+    for (uint64_t i = 0;; i++) {
+        bool is_over = atomic_load(&model->paused) != 0 || i >= looks_max;
+        if (word_of(model) == TOPK_STEP_ASKED)
+            return true;
+        if (is_over)
+            return false;
+        sched_yield();
+    }
+}
+
+static bool is_asked(struct model *model, uint64_t *seed)
+{
+    if (!model->is_awake)
+        return atomic_load(&model->paused) == 0 || model->broken == RULE_ASKED_IN_PAUSE ||
+               word_of(model) == TOPK_STEP_ASKED;
+    if (model->broken == RULE_LOOK || look(model, seed))
+        return true;
+    model->is_awake = false;
+    maybe_yield(seed);
+    if (model->broken != RULE_BOTH_BACK)
+        store_awake(model, 0);
+    return false;
 }
 
 static void run_step(struct model *model, uint64_t *seed)
@@ -101,9 +150,7 @@ static void run_step(struct model *model, uint64_t *seed)
         atomic_fetch_sub(&model->num_waiting, 1);
     }
     maybe_yield(seed);
-    bool is_real = true;
-    if (atomic_load(&model->paused) != 0 && model->broken != RULE_ASKED_IN_PAUSE)
-        is_real = word_of(model) == TOPK_STEP_ASKED;
+    bool is_real = is_asked(model, seed);
     maybe_yield(seed);
     if (is_real) {
         uint64_t request = atomic_load(&model->request);
@@ -112,6 +159,11 @@ static void run_step(struct model *model, uint64_t *seed)
         atomic_store(&model->answer, request);
         maybe_yield(seed);
         store_word(model, TOPK_STEP_ANSWERED);
+        if (model->looks && atomic_load(&model->paused) == 0) {
+            model->is_awake = true;
+            maybe_yield(seed);
+            store_awake(model, AWAKE);
+        }
     }
     atomic_fetch_add(&model->num_ended, 1);
 }
@@ -137,7 +189,7 @@ static void pause_begin(struct model *model, uint64_t *seed)
     if (model->broken != RULE_ORDER)
         atomic_store(&model->paused, 1);
     maybe_yield(seed);
-    atomic_fetch_or(&model->mailbox, RELEASED);
+    store_release(model, RELEASED);
     maybe_yield(seed);
     atomic_store(&model->paused, 1);
     while (atomic_load(&model->num_ended) != atomic_load(&model->num_armed))
@@ -146,7 +198,7 @@ static void pause_begin(struct model *model, uint64_t *seed)
 
 static void pause_end(struct model *model)
 {
-    atomic_fetch_and(&model->mailbox, ~RELEASED);
+    store_release(model, 0);
     atomic_store(&model->paused, 0);
 }
 
@@ -169,10 +221,10 @@ static void control(struct model *model)
     pause_begin(model, &seed); /* the stream runs out */
 }
 
-static bool run(enum rule broken, uint32_t num_requests)
+static bool run(enum rule broken, bool looks, uint32_t num_requests)
 {
     static struct model model;
-    model = (struct model){.broken = broken, .num_requests = num_requests};
+    model = (struct model){.broken = broken, .looks = looks, .num_requests = num_requests};
     pthread_t client, stream;
     assert_int_equal(pthread_create(&client, NULL, client_main, &model), 0);
     assert_int_equal(pthread_create(&stream, NULL, stream_main, &model), 0);
@@ -185,14 +237,17 @@ static bool run(enum rule broken, uint32_t num_requests)
 static void each_request_is_selected_once_beside_pauses(void **state)
 {
     (void)state;
-    assert_true(run(RULE_ALL, REQUESTS));
+    assert_true(run(RULE_ALL, false, REQUESTS));
+    assert_true(run(RULE_ALL, true, REQUESTS));
 }
 
 static void broken_rules_are_noticed(void **state)
 {
     (void)state;
-    assert_false(run(RULE_ASKED_IN_PAUSE, BROKEN_REQUESTS));
-    assert_false(run(RULE_ORDER, BROKEN_REQUESTS));
+    assert_false(run(RULE_ASKED_IN_PAUSE, false, BROKEN_REQUESTS));
+    assert_false(run(RULE_ORDER, false, BROKEN_REQUESTS));
+    assert_false(run(RULE_LOOK, true, BROKEN_REQUESTS));
+    assert_false(run(RULE_BOTH_BACK, true, BROKEN_REQUESTS));
 }
 
 int main(void)

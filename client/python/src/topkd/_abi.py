@@ -119,7 +119,12 @@ class SelectResult(c.Structure):
 
 
 class LaneOptions(c.Structure):
-    _fields_: ClassVar = [("live_rows", TensorRef), ("device_mailbox", c.c_bool)]
+    _fields_: ClassVar = [
+        ("live_rows", TensorRef),
+        ("device_mailbox", c.c_bool),
+        ("wait", c.c_int),
+        ("poll_us", c.c_uint32),
+    ]
 
 
 class LaneInfo(c.Structure):
@@ -128,6 +133,8 @@ class LaneInfo(c.Structure):
         ("status", c.c_int),
         ("num_failed", c.c_uint64),
         ("num_renewals", c.c_uint64),
+        ("wait", c.c_int),
+        ("poll_us", c.c_uint32),
     ]
 
 

@@ -15,7 +15,7 @@ from . import _abi, _array, _cuda, _tensors, _torch_calls
 from ._buffers import Buffer
 from ._call import Call, Results, choice, outputs, positive, timeout_ms
 from ._aio import PAUSE_S, Loops
-from ._lane import Lane, check_request
+from ._lane import Lane, check_request, read_options
 from ._recent import RecentCalls
 from ._session import Op, Session
 from .errors import from_status, invalid, named
@@ -382,6 +382,8 @@ class Client:
         out: Any = None,
         live_rows: Any = None,
         device_mailbox: bool = False,
+        wait: str = "auto",
+        poll_us: int = 0,
         timeout: float | None = None,
     ) -> Lane:
         """A selection that can be captured into a CUDA graph, of one shape and in fixed tensors.
@@ -397,8 +399,13 @@ class Client:
             lengths: None, one number, or int32 [rows] on the device.
             out: what every step writes; None: new tensors, ``Lane.indices`` and ``Lane.values``.
             live_rows: int32 [1] on the device, rows of a step, 0 ... rows; None: all.
-            device_mailbox: the words that streams wait for lie in device memory: some 3 us a step
+            device_mailbox: the words that streams wait for lie in device memory: some 5 us a step
                 faster, but see topkd_lane_options in topkd.h.
+            wait: what a step is for the stream: ``"driver"``, operations that its queue waits for;
+                ``"kernel"``, one thread that looks for the answer, sooner, with
+                ``device_mailbox``; ``"auto"``, the kernel where it helps.
+            poll_us: for so long after a step the worker looks for the next one by a kernel: sooner
+                by another 2 us, but see topkd_lane_options in topkd.h; with ``device_mailbox``.
             timeout: of this call.
         Raises:
             topkd.Error: as ``select``; ``UnsupportedError`` (the session's device is the CPU),
@@ -418,7 +425,8 @@ class Client:
             try:
                 check_request(call)
                 tensor = _tensors.read(scores, "scores")
-                return Lane(session, call, results, tensor, live_rows, device_mailbox)
+                options = read_options(device_mailbox, wait, poll_us)
+                return Lane(session, call, results, tensor, live_rows, options)
             except BaseException:
                 call.close()
                 raise

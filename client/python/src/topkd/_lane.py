@@ -27,7 +27,7 @@ class Lane:
 
     def __init__(
         self, session: Session, call: Call, results: Results, like: _tensors.Tensor,
-        live_rows: Any, device_mailbox: bool,
+        live_rows: Any, options: _abi.LaneOptions,
     ) -> None:
         self._session = session
         self._handle = 0
@@ -37,7 +37,6 @@ class Lane:
         )
         self.indices: Any = results.indices
         self.values: Any = results.values
-        options = _abi.LaneOptions(device_mailbox=device_mailbox)
         if live_rows is not None:
             tensor = _tensors.read(live_rows, "live_rows")
             _tensors.check_vector(tensor, "i4", 1, "live_rows")
@@ -94,7 +93,8 @@ class Lane:
 
     def info(self) -> dict[str, int]:
         """``is_served`` by a worker now, ``status`` (0, or why not), ``num_failed`` steps answered
-        without a selection and ``num_renewals`` since it was opened."""
+        without a selection and ``num_renewals`` since it was opened; ``wait``, what a step is for
+        the stream (1: the driver's operations, 2: a kernel), and ``poll_us``, as granted."""
         info = _abi.LaneInfo()
         session = self._session
         session.enter()
@@ -147,3 +147,15 @@ def check_request(call: Call) -> None:
         raise invalid("lengths: a lane reads them when a step runs: give int32 [rows] on the device")
     if call.request.rows == 0:
         raise invalid("scores: a lane has at least 1 row (live_rows may be 0)")
+
+
+_WAITS = {"auto": 0, "driver": 1, "kernel": 2}
+
+
+def read_options(device_mailbox: bool, wait: str, poll_us: int) -> _abi.LaneOptions:
+    """What ``Client.lane`` was given, as the library takes it."""
+    if wait not in _WAITS:
+        raise invalid(f"wait: {wait!r} is none of {', '.join(_WAITS)}")
+    if isinstance(poll_us, bool) or not isinstance(poll_us, int) or not 0 <= poll_us < 1 << 32:
+        raise invalid(f"poll_us: {poll_us!r} is no whole number of microseconds, 0 or more")
+    return _abi.LaneOptions(device_mailbox=device_mailbox, wait=_WAITS[wait], poll_us=poll_us)

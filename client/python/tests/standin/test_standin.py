@@ -298,7 +298,18 @@ def test_empty_is_device_memory(client: topkd.Client, rng: Any) -> None:
     check(view, gpu.host(indices), [100, 5, 0])
 
 
-def test_a_lane(client: topkd.Client, rng: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "wait", "poll_us"),
+    [
+        ({}, 1, 0),
+        ({"device_mailbox": True}, 2, 0),
+        ({"device_mailbox": True, "wait": "driver"}, 1, 0),
+        ({"device_mailbox": True, "wait": "kernel", "poll_us": 100_000}, 2, 1000),
+    ],
+)
+def test_a_lane(
+    client: topkd.Client, rng: Any, options: dict[str, Any], wait: int, poll_us: int
+) -> None:
     """Steps in a stream: each takes what lies in the tensors when the stream gets there."""
     stream = gpu.Stream()
     scores = gpu.Tensor(gpu.alloc(MIB), (4, 2000), stream=stream)
@@ -306,7 +317,7 @@ def test_a_lane(client: topkd.Client, rng: Any) -> None:
     live = gpu.Tensor(gpu.alloc(4096), (1,), "<i4")
     live.host[0] = 4
     source = gpu.Tensor(gpu.alloc(MIB), (4, 2000))
-    with client.lane(scores, lengths, 32, values=True, live_rows=live) as lane:
+    with client.lane(scores, lengths, 32, values=True, live_rows=live, **options) as lane:
         for turn in range(20):
             wanted = draw(rng, source).copy()
             lengths.host[:] = rng.integers(-1, 2003, 4)
@@ -319,13 +330,22 @@ def test_a_lane(client: topkd.Client, rng: Any) -> None:
             check(wanted[:rows], gpu.host(indices)[:rows], lengths.host[:rows],
                   values=gpu.host(values)[:rows])
         lane.check()
-        assert lane.info() == {"is_served": 1, "status": 0, "num_failed": 0, "num_renewals": 0}
+        assert lane.info() == {
+            "is_served": 1, "status": 0, "num_failed": 0, "num_renewals": 0,
+            "wait": wait, "poll_us": poll_us,
+        }
     for late in (lane, lane.check, lane.info):
         with pytest.raises(topkd.errors.ClosedError, match="lane is closed"):
             late()
     lane.close()
     with pytest.raises(topkd.errors.InvalidError, match="on the device"):
         client.lane(scores, [1, 2, 3, 4], 5)
+    with pytest.raises(topkd.errors.InvalidError, match="'spin' is none of"):
+        client.lane(scores, k=5, wait="spin")
+    with pytest.raises(topkd.errors.InvalidError, match="poll_us: -1"):
+        client.lane(scores, k=5, poll_us=-1)
+    with pytest.raises(topkd.errors.InvalidError, match="device_mailbox as well"):
+        client.lane(scores, k=5, wait="kernel")
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(lane)
 

@@ -158,6 +158,13 @@ static inline void launch_wait()
 {
 }
 
+/* Every look at the clock takes a while. */
+static inline uint64_t clock_ns()
+{
+    static uint64_t ns;
+    return __atomic_add_fetch(&ns, 100, __ATOMIC_RELAXED);
+}
+
 static inline void launch_release()
 {
 }
