@@ -46,9 +46,11 @@ enum topk_status topk_cuda_step_load(char *detail)
     return refuse(detail);
 }
 
-enum topk_status topk_cuda_step_begin(struct topk_step *d_step, void *stream, char *detail)
+enum topk_status topk_cuda_step_begin(struct topk_step *d_step, bool looks, void *stream,
+                                      char *detail)
 {
     (void)d_step;
+    (void)looks;
     (void)stream;
     return refuse(detail);
 }
