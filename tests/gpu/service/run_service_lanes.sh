@@ -120,7 +120,7 @@ it_all_die_in_a_step() { # nobody is left to answer a kernel that looks: the GPU
     # shellcheck disable=SC2086 # numbers
     kill -KILL "$daemon" "$worker" $child
     wait "$daemon" "$held" 2>/dev/null
-    daemon= held=
+    daemon="" held=""
     start && client lane_steps "$url" 4 3
 }
 
