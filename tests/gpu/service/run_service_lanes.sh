@@ -135,7 +135,7 @@ it_limits_lanes() { # number: what the worker found out at its start, and told
 }
 
 it_says_what_lanes_cost() { # without MPS
-    grep -q 'mps_missing .*1430 instead of 54' "$work/log"
+    grep -q 'mps_missing .*1394 instead of 28' "$work/log"
 }
 
 it_lanes_all_idle_but_one() { # 28: as many as there may be, and none disarmed
