@@ -159,13 +159,6 @@ static __device__ __forceinline__ uint64_t clock_ns()
     return ns;
 }
 
-/* Asks for 64 bytes to come to the L2 cache. */
-static __device__ __forceinline__ void prefetch_64(const void *global)
-{
-    asm volatile("prefetch.global.L2 [%0];\n"
-                 "prefetch.global.L2 [%0+32];" ::"l"(__cvta_generic_to_global(global)));
-}
-
 /* ---- launches ------------------------------------------------------------------------------- */
 
 /*

@@ -217,36 +217,26 @@ __device__ __forceinline__ void post_segment(const struct select_params &params,
     mbarrier_arrive(&shared.hand_over.posted[n % JOBS]);
 }
 
-/*
- * As above; and asks for the row's sample, so that it comes from the L2 cache when its turn comes.
- * Each lane returns a score at the part's ends, if there is one for it. One warp.
- */
+/* As above, and the scores at its ends. One warp; the job is ready when the samplers have met. */
 template <class Roles>
-__device__ __forceinline__ score_t look_ahead(const struct select_params &params, uint32_t n,
-                                              struct walk &walk)
+__device__ __forceinline__ void look_ahead(const struct select_params &params, uint32_t n,
+                                           struct walk &walk)
 {
-    const struct job &job = job_at<Roles>(n);
+    struct job &job = job_at<Roles>(n);
     if (lane_index() == 0) {
         post_segment<Roles>(params, n, walk);
     }
     __syncwarp();
-    struct sample_units units;
-    if (job.exists && sample_wanted<Roles>(params, job.segment, units)) {
-        for (uint32_t i = lane_index(); i < 1u << units.sampled_log2; i += 32) {
-            prefetch_64(sample_unit_at(units, i));
+    if (job.exists && lane_index() < 2 * SCORE_GROUP) {
+        const uint32_t at = edge_position(job.segment, lane_index());
+        if (at >= job.segment.begin && at < job.segment.end) {
+            job.edges[lane_index()] = row_of<Roles>(job.segment)[at];
         }
     }
-    const uint32_t at = job.exists ? edge_position(job.segment, lane_index()) : 0;
-    const bool is_edge = job.exists && lane_index() < 2 * SCORE_GROUP && at >= job.segment.begin &&
-                         at < job.segment.end;
-    return is_edge ? row_of<Roles>(job.segment)[at] : score_nan();
 }
 
-/*
- * The samplers' work, part after part; one more job says that there are none left. While the first
- * warp finds a boundary, the last looks for the part after the next, and waits for nothing it asks
- * for.
- */
+/* The samplers' work, part after part; one more job says that there are none left. The last warp
+ * looks for the next part while the first finds this one's boundary. */
 template <class Roles>
 __device__ __forceinline__ void sample(const struct select_params &params)
 {
@@ -254,7 +244,9 @@ __device__ __forceinline__ void sample(const struct select_params &params)
     const uint32_t thread = threadIdx.x - 32 * Roles::FIRST_SAMPLER;
     const bool walks = thread >= SAMPLE_THREADS - 32;
     struct walk walk = walk_begin(shared.share);
-    score_t edge = walks ? look_ahead<Roles>(params, 0, walk) : score_nan(), next_edge = edge;
+    if (walks) {
+        look_ahead<Roles>(params, 0, walk);
+    }
     for (uint32_t n = 0;; n++) {
         team_sync<2, SAMPLE_THREADS>();
         struct job &job = job_at<Roles>(n);
@@ -265,9 +257,6 @@ __device__ __forceinline__ void sample(const struct select_params &params)
         if (sampled) {
             source.each_of_thread(
                 thread, [&](uint32_t key) { atomicAdd(&shared.sample_bins[coarse_bin(key)], 1u); });
-        }
-        if (walks && lane_index() < 2 * SCORE_GROUP) {
-            job.edges[lane_index()] = edge;
         }
         team_sync<2, SAMPLE_THREADS>();
         if (thread < 32) {
@@ -281,10 +270,7 @@ __device__ __forceinline__ void sample(const struct select_params &params)
                 mbarrier_arrive(&shared.hand_over.ready[n % JOBS]);
             }
         } else if (walks && exists) {
-            edge = n == 0 ? look_ahead<Roles>(params, 1, walk) : next_edge;
-            if (job_at<Roles>(n + 1).exists) {
-                next_edge = look_ahead<Roles>(params, n + 2, walk);
-            }
+            look_ahead<Roles>(params, n + 1, walk);
         }
         if (!exists) {
             break;

@@ -17,7 +17,7 @@ namespace
 #define CHUNK TOPK_CHUNK_SCORES
 #define STAGE_WARPS (STAGE / CHUNK) /* warps that share a stage */
 #define PARTS_MAX TOPK_STREAM_BLOCKS_MAX
-#define JOBS 8 /* choice: parts that are known at a time */
+#define JOBS 4 /* choice: parts that are known at a time; two ahead of the one scanned */
 
 /*
  * Which warps do what. The finishers come first, so that what is written for the first THREADS

@@ -160,18 +160,15 @@ __device__ __forceinline__ uint32_t selected_marks(uint32_t n, const struct sele
     return marks;
 }
 
-/*
- * Puts the positions of the selected of `count` candidates where the scores were, in any order.
- * All threads call; ends with a barrier.
- */
+/* Writes the selected of `count` candidates in any order. All threads call. */
 template <class Roles>
-__device__ __forceinline__ uint32_t *list_selected(uint32_t n, struct selection selection,
-                                                   uint32_t count)
+__device__ __forceinline__ void write_unordered(const struct select_params &params, uint32_t n,
+                                                struct selection selection, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     auto &frontier = frontier_at<Roles>(n);
-    uint32_t *list = reinterpret_cast<uint32_t *>(frontier.scores);
+    uint32_t *stage = reinterpret_cast<uint32_t *>(frontier.scores);
     uint32_t marks = selected_marks<Roles>(n, selection, count);
     const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
@@ -183,10 +180,10 @@ __device__ __forceinline__ uint32_t *list_selected(uint32_t n, struct selection 
     while (marks != 0) {
         const uint32_t i = 31u - (uint32_t)__clz((int)marks);
         marks ^= 1u << i;
-        list[slot++] = frontier.positions[threadIdx.x + i * THREADS];
+        stage[slot++] = frontier.positions[threadIdx.x + i * THREADS];
     }
     block_sync<THREADS>();
-    return list;
+    sink_put_staged<THREADS>(sink_at<Roles>(params, n), stage, (uint32_t)shared.task.k);
 }
 
 /*
@@ -225,73 +222,64 @@ __device__ __forceinline__ void sum_buckets(uint32_t *words, uint32_t *totals)
 }
 
 /*
- * Orders a list of k positions, ascending, in room for as many again: dealt into buckets, and
- * ranked within by comparison. All threads call, after a barrier; ends with one, and the histograms
- * are clear again after another.
+ * Writes the selected of `count` candidates by position, ascending: dealt into buckets, and ranked
+ * within by comparison. All threads call; the histograms are clear again after the caller's next
+ * barrier.
  */
 template <class Roles>
-__device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k, uint32_t shift,
-                                                uint32_t *dealt, uint32_t *ordered)
+__device__ __forceinline__ void write_by_position(const struct select_params &params, uint32_t n,
+                                                  struct selection selection, uint32_t count)
 {
-    constexpr int THREADS = Roles::THREADS, EACH = (int)TOPK_K_FAST_MAX / THREADS;
+    constexpr int THREADS = Roles::THREADS, EACH = Roles::CANDIDATES / THREADS;
+    static_assert(EACH * THREADS == Roles::CANDIDATES, "every thread keeps as many ranks");
+    static_assert(Roles::CANDIDATES >= 2 * (int)TOPK_K_FAST_MAX, "both lists fit");
     static_assert(TOPK_K_FAST_MAX < 65536, "a count of the selected has 16 bits");
-    auto &finish = state<Roles>().finish;
-    uint32_t *words = finish.bins; /* and `more` */
-    uint32_t position[EACH], rank[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        position[i] = list[threadIdx.x + i * THREADS];
-    }
+    auto &shared = state<Roles>();
+    auto &frontier = frontier_at<Roles>(n);
+    uint32_t *words = shared.finish.bins; /* and `more` */
+    uint32_t *dealt = reinterpret_cast<uint32_t *>(frontier.scores);
+    uint32_t *ordered = dealt + TOPK_K_FAST_MAX;
+    const uint32_t k = (uint32_t)shared.task.k;
+    const uint32_t range = range_shift((uint32_t)job_at<Roles>(n).segment.length);
+    const uint32_t shift = range > 2 ? range - 2 : 0; /* four buckets a bin */
+    const uint32_t marks = selected_marks<Roles>(n, selection, count);
+    const uint32_t *positions = frontier.positions + threadIdx.x;
+    uint32_t rank[EACH];   /* in its bucket, by arrival */
+    block_sync<THREADS>(); /* the histograms are clear, all scores are read */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         rank[i] = 0;
-        if (threadIdx.x + i * THREADS < k) {
-            const uint32_t bucket = position[i] >> shift, half = bucket % 2 * 16;
+        if (i * THREADS < count && (marks >> i & 1u) != 0) {
+            const uint32_t bucket = positions[i * THREADS] >> shift, half = bucket % 2 * 16;
             rank[i] = atomicAdd(&words[bucket / 2], 1u << half) >> half & 0xffffu;
         }
     }
     block_sync<THREADS>();
-    sum_buckets<THREADS>(words, finish.emit.counts[0]);
+    sum_buckets<THREADS>(words, shared.finish.emit.counts[0]);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        if (threadIdx.x + i * THREADS < k) {
-            dealt[bucket_load(words, position[i] >> shift) + rank[i]] = position[i];
+        if (i * THREADS < count && (marks >> i & 1u) != 0) {
+            const uint32_t position = positions[i * THREADS];
+            dealt[bucket_load(words, position >> shift) + rank[i]] = position;
         }
     }
     block_sync<THREADS>();
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        if (threadIdx.x + i * THREADS < k) {
-            const uint32_t bucket = position[i] >> shift;
+        if (i * THREADS < count && (marks >> i & 1u) != 0) {
+            const uint32_t position = positions[i * THREADS], bucket = position >> shift;
             const uint32_t begin = bucket_load(words, bucket);
             const uint32_t end = bucket + 1 < BUCKETS ? bucket_load(words, bucket + 1) : k;
             uint32_t slot = begin;
             for (uint32_t other = begin; other < end; other++) {
-                slot += dealt[other] < position[i] ? 1u : 0u;
+                slot += dealt[other] < position ? 1u : 0u;
             }
-            ordered[slot] = position[i];
+            ordered[slot] = position;
         }
     }
     block_sync<THREADS>();
-    clear_histograms<THREADS>(finish);
-}
-
-/* Writes the selected of `count` candidates in any order, or by position. All threads call; the
- * histograms are clear again after the caller's next barrier. */
-template <class Roles>
-__device__ __forceinline__ void write_positions(const struct select_params &params, uint32_t n,
-                                                struct selection selection, uint32_t count)
-{
-    static_assert(Roles::CANDIDATES >= 2 * (int)TOPK_K_FAST_MAX, "two lists fit");
-    const uint32_t k = (uint32_t)state<Roles>().task.k;
-    uint32_t *list = list_selected<Roles>(n, selection, count);
-    if (params.by_position) {
-        const uint32_t range = range_shift((uint32_t)job_at<Roles>(n).segment.length);
-        uint32_t *dealt = frontier_at<Roles>(n).positions, *ordered = dealt + TOPK_K_FAST_MAX;
-        order_positions<Roles>(list, k, range > 2 ? range - 2 : 0, dealt, ordered);
-        list = ordered;
-    }
-    sink_put_staged<Roles::THREADS>(sink_at<Roles>(params, n), list, k);
+    clear_histograms<THREADS>(shared.finish);
+    sink_put_staged<THREADS>(sink_at<Roles>(params, n), ordered, k);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. */
@@ -303,8 +291,10 @@ __device__ __noinline__ void write_frontier(const struct select_params &params, 
         count, frontier_at<Roles>(n), state<Roles>().finish);
     if (params.by_value) {
         write_by_value<Roles>(params, n, selection, count);
+    } else if (!params.by_position) {
+        write_unordered<Roles>(params, n, selection, count);
     } else {
-        write_positions<Roles>(params, n, selection, count);
+        write_by_position<Roles>(params, n, selection, count);
     }
 }
 

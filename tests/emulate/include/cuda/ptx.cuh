@@ -154,11 +154,6 @@ static inline void global_add(uint64_t *counter, uint64_t count, emulate::site h
     atomicAdd(counter, count, here);
 }
 
-static inline void prefetch_64(const void *global, emulate::site here = EMULATE_HERE)
-{
-    emulate::check_global(global, 64, here);
-}
-
 static inline void launch_wait()
 {
 }
