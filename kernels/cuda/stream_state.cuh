@@ -107,21 +107,6 @@ __device__ __forceinline__ struct frontier_shared<Roles::CANDIDATES> &frontier_a
     return state<Roles>().frontiers[n % Roles::BUFFERS];
 }
 
-/* Bits of a lane's marks: places of a chunk from `first` on, below `end`. */
-__device__ __forceinline__ uint32_t
-places_between(int32_t first, int32_t end)
-{
-    uint32_t marks = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < 32; i += SCORE_GROUP) {
-        const int32_t group = (int32_t)mark_place(i), all = (int32_t)SCORE_GROUP;
-        const uint32_t from = (uint32_t)min(max(first - group, 0), all);
-        const uint32_t to = (uint32_t)min(max(end - group, 0), all);
-        marks |= to > from ? ((1u << to) - (1u << from)) << i : 0u;
-    }
-    return marks;
-}
-
 /* The ring's stages; bulk copies want them aligned to 128 bytes. */
 template <class Roles>
 __device__ __forceinline__ score_t *stage_at(uint32_t stage)

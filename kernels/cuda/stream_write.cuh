@@ -22,24 +22,6 @@ __device__ __noinline__ struct admission cut_candidates(uint32_t n, uint32_t cou
                                                            state<Roles>().finish);
 }
 
-/* 16 bytes of a row from virtual position `at` on; what lies outside [begin, end) is not read. */
-__device__ __forceinline__ score_group load_within(const score_t *row, uint32_t at, uint32_t begin,
-                                                   uint32_t end)
-{
-    if (at >= begin && at + SCORE_GROUP <= end) {
-        return group_load(row, at / SCORE_GROUP);
-    }
-    union {
-        score_group group;
-        score_t score[SCORE_GROUP];
-    } part;
-#pragma unroll
-    for (uint32_t i = 0; i < SCORE_GROUP; i++) {
-        part.score[i] = at + i >= begin && at + i < end ? row[at + i] : score_nan();
-    }
-    return part.group;
-}
-
 /* Admits the whole row from global memory: the slow, rare second look. Ends with a barrier. */
 template <class Roles>
 __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
@@ -47,29 +29,34 @@ __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
     constexpr int THREADS = Roles::THREADS;
     auto &frontier = frontier_at<Roles>(n);
     const struct segment &segment = job_at<Roles>(n).segment;
-    const score_t *row = row_of<Roles>(segment);
-    const uint32_t skew = segment.skew, end = skew + (uint32_t)segment.length;
+    const uint32_t length = (uint32_t)segment.length;
+    const score_t *row = row_of<Roles>(segment) + segment.skew;
     block_sync<THREADS>();
     if (threadIdx.x == 0) {
         const struct boundary boundary = {low, 0xffffffffu, 0, first_shift(low), KEY_NAN};
-        frontier_begin(boundary, (uint32_t)state<Roles>().task.k, end - skew, frontier);
+        frontier_begin(boundary, (uint32_t)state<Roles>().task.k, length, frontier);
         frontier_clear(frontier);
     }
     block_sync<THREADS>();
     struct admission admission = admission_of(low, 0xffffffffu);
-    for (uint32_t step = 0; step < end; step += CHUNK * (THREADS / 32)) {
+    for (uint32_t step = 0; step < length; step += CHUNK * (THREADS / 32)) {
         const uint32_t chunk = step + warp_index() * CHUNK;
-        bool admitted = chunk >= end;
+        bool admitted = false;
         for (;;) {
             if (!admitted) {
-                const bool early = chunk - min(skew, chunk) < admission.until;
-                uint32_t marks = group_marks<32 / SCORE_GROUP, false>(
-                    early ? admission.score : admission.later, [&](uint32_t g) {
-                        return load_within(row, chunk + mark_place(g * SCORE_GROUP), skew, end);
-                    });
-                marks |= early ? admission.everything : 0;
-                marks &= places_between((int32_t)(skew - chunk), (int32_t)(end - chunk));
-                admitted = frontier_admit(frontier, marks, chunk - skew, [&](uint32_t at) {
+                const bool early = chunk < admission.until;
+                const score_bound bound = early ? admission.score : admission.later;
+                uint32_t marks = 0;
+#pragma unroll 8
+                for (uint32_t i = 0; i < 32; i++) {
+                    const uint32_t at = chunk + mark_place(i);
+                    if (at < length) {
+                        const bool enters =
+                            reaches(row[at], bound) || (early && admission.everything != 0);
+                        marks |= enters ? 1u << i : 0u;
+                    }
+                }
+                admitted = frontier_admit(frontier, marks, chunk, [&](uint32_t at) {
                     return score_number(row[chunk + at]);
                 });
             }
