@@ -36,7 +36,7 @@ plateau_too_short|tiles|frontier.cuh|part ? selection.position + 1 :|part ? sele
 arrivals_not_reset|split|stream_parts.cuh|            workspace.arrivals\[first_block\] = 0;[^\n]*\n|
 slots_of_rows_meet|tiles|stream_parts.cuh|return part == 0 ? 2 \* first_block + 1|return part == 0 ? 2 * first_block
 parts_miscounted|tiles|share.cuh|- segment.first_block + 1;|- segment.first_block;
-bound_too_high|tiles|frontier.cuh|key_floor_bits(low + 1));|key_floor_bits(low + 2));
+bound_too_high|tiles|frontier.cuh|key_floor_bits(low + 1)|key_floor_bits(low + 2)
 cluster_no_exchange_wait|cluster|cluster_finish.cuh|    ring_wait(\&shared.met, phase);|
 cluster_leaves_early|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();|    block_sync<THREADS>();
 cluster_no_last_barrier|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();[^\n]*|    cluster_wait();
