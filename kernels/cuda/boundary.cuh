@@ -2,8 +2,8 @@
  * boundary.cuh - the proposal: a key that, by a sample of the row, has more than K scores at or
  * above it, but not many more. A wrong proposal costs time, never exactness.
  *
- * The sample is made of 64-byte units, one of each of equal strata of the row: single scores would
- * cost a 32-byte sector each. Their number is a power of two.
+ * The sample is made of units of 16 scores, one of each of equal strata of the row: single scores
+ * would cost a 32-byte sector each. Their number is a power of two.
  */
 #ifndef TOPKSEL_CUDA_BOUNDARY_CUH
 #define TOPKSEL_CUDA_BOUNDARY_CUH
@@ -12,13 +12,13 @@
 #include "score.cuh"
 #include "select.h"
 
-#define SAMPLE_BATCH 4 /* choice: 16-byte loads in flight a thread */
-#define SAMPLE_UNIT ((uint32_t)(TOPK_SAMPLE_UNIT_BYTES / sizeof(score_t))) /* scores */
-#define UNIT_GROUPS (SAMPLE_UNIT / SCORE_GROUP)
+#define SAMPLE_BATCH 4 /* choice: loads of four scores in flight a thread */
+#define SAMPLE_UNIT ((uint32_t)TOPK_SAMPLE_UNIT)
+#define UNIT_QUADS (SAMPLE_UNIT / 4)
 
 /* Which units of a row are sampled. */
 struct sample_units {
-    const score_t *row; /* virtual position 0, 64-byte aligned; not all of the first unit is ours */
+    const score_t *row;    /* virtual position 0; not all of the first unit is ours */
     uint32_t first, count; /* whole units of the row */
     uint32_t sampled_log2; /* units sampled */
 };
@@ -78,23 +78,23 @@ struct sample_source {
     template <class Visit>
     __device__ __forceinline__ void each_of_thread(uint32_t thread, const Visit &visit) const
     {
-        const uint32_t groups = UNIT_GROUPS << units.sampled_log2;
-        for (uint32_t first = thread; first < groups; first += BATCH * THREADS) {
-            score_group group[BATCH];
+        const uint32_t quads = UNIT_QUADS << units.sampled_log2;
+        for (uint32_t first = thread; first < quads; first += BATCH * THREADS) {
+            score_quad four[BATCH];
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                uint32_t at = first + i * THREADS;
-                if (at < groups) {
-                    const score_t *unit = sample_unit_at(units, at / UNIT_GROUPS);
-                    group[i] = group_load(unit, at % UNIT_GROUPS);
+                uint32_t quad = first + i * THREADS;
+                if (quad < quads) {
+                    const score_t *unit = sample_unit_at(units, quad / UNIT_QUADS);
+                    four[i] = quad_load(unit, quad % UNIT_QUADS);
                 }
             }
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                if (first + i * THREADS < groups) {
+                if (first + i * THREADS < quads) {
 #pragma unroll
-                    for (uint32_t e = 0; e < SCORE_GROUP; e++) {
-                        visit(key_of(group_number(group[i], e)));
+                    for (uint32_t e = 0; e < 4; e++) {
+                        visit(key_of(quad_number(four[i], e)));
                     }
                 }
             }

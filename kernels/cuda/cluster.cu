@@ -93,7 +93,7 @@ __device__ __forceinline__ uint2 admit_row(const struct select_params &params,
         copy_first(view, slice, place, num_stages);
     }
     const struct sampling sampling = sampling_of(view, params);
-    score_group sample[SAMPLE_GROUPS(THREADS)];
+    score_quad sample[SAMPLE_QUADS(THREADS)];
     load_sample<THREADS>(view, sampling, sample);
     if (warp_index() == 1 && lane_index() < 2 * SCORE_GROUP) {
         load_edges(view, lane_index());

@@ -14,7 +14,7 @@
 namespace
 {
 
-#define SLICE_UNIT SAMPLE_UNIT /* slices start at 64 bytes */
+#define SLICE_UNIT ((uint32_t)(64 / sizeof(score_t))) /* slices start at 64 bytes */
 #define BATCH ((uint32_t)(TOPK_CLUSTER_BATCH_BYTES / sizeof(score_t))) /* scores of a stage */
 #define CLUSTER_RUN(threads) (BATCH / (uint32_t)(threads)) /* scores a lane takes of it */
 

@@ -152,6 +152,12 @@ struct list_source {
     }
 };
 
+template <int THREADS>
+__device__ __forceinline__ constexpr bool has_score_keys(const struct list_source<THREADS> &)
+{
+    return true;
+}
+
 /* How many of count ascending positions are below `position`. */
 template <class At>
 __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t position, const At &at)
@@ -361,6 +367,10 @@ __device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS>
     low += found.bin << shift;
     if (found.count == need) {
         const struct rank_cut cut = {low, need, true};
+        return cut;
+    }
+    if (found.bin < TOPK_BINS - 1 && is_one_score(low, shift)) {
+        const struct rank_cut cut = {low, need, false};
         return cut;
     }
     const uint32_t width = (1u << shift) - 1u;

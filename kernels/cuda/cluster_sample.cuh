@@ -2,9 +2,9 @@
  * cluster_sample.cuh - the boundary that a sample of the row proposes, in the cluster family: every
  * block takes the same sample and so comes to the same boundary.
  *
- * Virtual positions count from the 64-byte boundary at or before the row's first score (share.cuh).
- * These kernels are short: what an instruction costs is that it has to be fetched and issued at
- * all, so that the bins here are cheaper ones than those of key.cuh.
+ * Virtual positions count from the boundary of a unit at or before the row's first score
+ * (share.cuh). These kernels are short: what an instruction costs is that it has to be fetched and
+ * issued at all, so that the bins here are cheaper ones than those of key.cuh.
  */
 #ifndef TOPKSEL_CUDA_CLUSTER_SAMPLE_CUH
 #define TOPKSEL_CUDA_CLUSTER_SAMPLE_CUH
@@ -34,7 +34,7 @@ __device__ __forceinline__ struct row_view row_view_of(const struct task &task, 
 
 /* How a row is sampled; the same for all threads of a cluster. */
 struct sampling {
-    uint32_t first_unit, num_units; /* whole units of 64 bytes of the row */
+    uint32_t first_unit, num_units; /* whole units of the row */
     uint32_t sampled_log2;          /* units sampled */
     bool sampled;                   /* false: too short for a sample */
 
@@ -94,26 +94,24 @@ __device__ __forceinline__ uint32_t sample_floor(uint32_t bin)
            << SAMPLE_SHIFT;
 }
 
-/* 16 bytes of scores a thread. */
-#define SAMPLE_GROUPS(threads) (TOPK_CLUSTER_SAMPLE_MAX / (int)SCORE_GROUP / (threads))
+#define SAMPLE_QUADS(threads) (TOPK_CLUSTER_SAMPLE_MAX / 4 / (threads)) /* a thread's */
 
 /* Loads the sample: a unit of each of equal strata; 0 where there is none. */
 template <int THREADS>
 __device__ __forceinline__ void load_sample(const struct row_view &row,
                                             const struct sampling &sampling,
-                                            score_group (&sample)[SAMPLE_GROUPS(THREADS)])
+                                            score_quad (&sample)[SAMPLE_QUADS(THREADS)])
 {
-    const uint32_t groups = sampling.size() / SCORE_GROUP;
+    const uint32_t quads = sampling.size() / 4;
 #pragma unroll
-    for (int i = 0; i < SAMPLE_GROUPS(THREADS); i++) {
+    for (int i = 0; i < SAMPLE_QUADS(THREADS); i++) {
         sample[i] = {};
-        if (i * THREADS < groups) { /* the same for all threads */
-            const uint32_t group = threadIdx.x + i * THREADS;
-            const uint32_t place = sample_place(group / UNIT_GROUPS, sampling.sampled_log2);
+        if (i * THREADS < quads) { /* the same for all threads */
+            const uint32_t quad = threadIdx.x + i * THREADS;
+            const uint32_t place = sample_place(quad / UNIT_QUADS, sampling.sampled_log2);
             const uint32_t unit = sampling.first_unit + __umulhi(place, sampling.num_units);
-            if (group < groups) {
-                sample[i] =
-                    group_load(row.base, (uint64_t)unit * UNIT_GROUPS + group % UNIT_GROUPS);
+            if (quad < quads) {
+                sample[i] = quad_load(row.base, (uint64_t)unit * UNIT_QUADS + quad % UNIT_QUADS);
             }
         }
     }
@@ -124,31 +122,31 @@ __device__ __forceinline__ void load_sample(const struct row_view &row,
  * that all lanes hit takes them one by one.
  */
 template <int THREADS>
-__device__ __forceinline__ void count_sample(const score_group (&sample)[SAMPLE_GROUPS(THREADS)],
-                                             uint32_t groups, uint32_t *bins)
+__device__ __forceinline__ void count_sample(const score_quad (&sample)[SAMPLE_QUADS(THREADS)],
+                                             uint32_t quads, uint32_t *bins)
 {
 #pragma unroll
-    for (int i = 0; i < SAMPLE_GROUPS(THREADS); i++) {
-        if (i * THREADS < groups) {
-            const bool valid = threadIdx.x + i * THREADS < groups;
-            uint32_t bin[SCORE_GROUP];
+    for (int i = 0; i < SAMPLE_QUADS(THREADS); i++) {
+        if (i * THREADS < quads) {
+            const bool valid = threadIdx.x + i * THREADS < quads;
+            uint32_t bin[4];
 #pragma unroll
-            for (uint32_t e = 0; e < SCORE_GROUP; e++) {
-                bin[e] = sample_bin(group_number(sample[i], e));
+            for (uint32_t e = 0; e < 4; e++) {
+                bin[e] = sample_bin(quad_number(sample[i], e));
             }
             const uint32_t first = __shfl_sync(WARP_ALL, bin[0], 0);
             bool same = valid;
 #pragma unroll
-            for (uint32_t e = 0; e < SCORE_GROUP; e++) {
+            for (uint32_t e = 0; e < 4; e++) {
                 same = same && bin[e] == first;
             }
             if (__all_sync(WARP_ALL, same)) {
                 if (lane_index() == 0) {
-                    atomicAdd(&bins[first], 32 * SCORE_GROUP);
+                    atomicAdd(&bins[first], 128u);
                 }
             } else if (valid) {
 #pragma unroll
-                for (uint32_t e = 0; e < SCORE_GROUP; e++) {
+                for (uint32_t e = 0; e < 4; e++) {
                     atomicAdd(&bins[bin[e]], 1u);
                 }
             }
@@ -229,7 +227,7 @@ look_within(const struct row_view row, const struct sampling sampling, uint32_t 
 template <int THREADS>
 __device__ __forceinline__ struct boundary
 propose(const struct row_view &row, const struct sampling &sampling,
-        const score_group (&sample)[SAMPLE_GROUPS(THREADS)], uint32_t k, float margin)
+        const score_quad (&sample)[SAMPLE_QUADS(THREADS)], uint32_t k, float margin)
 {
     auto &shared = cluster_state();
     const uint32_t size = sampling.size();
@@ -239,7 +237,7 @@ propose(const struct row_view &row, const struct sampling &sampling,
         block_sync<THREADS>(); /* the edges are loaded */
         return boundary;       /* everything is admitted */
     }
-    count_sample<THREADS>(sample, size / SCORE_GROUP, shared.coarse);
+    count_sample<THREADS>(sample, size / 4, shared.coarse);
     block_sync<THREADS>();
     const struct rank_bin found = scan_rank<THREADS>(shared.coarse, rank);
     clear_bins<THREADS>(shared.coarse);

@@ -202,6 +202,13 @@ static __device__ __forceinline__ void count_keys(const struct candidate_source<
     });
 }
 
+template <int THREADS>
+static __device__ __forceinline__ constexpr bool
+has_score_keys(const struct candidate_source<THREADS> &)
+{
+    return true;
+}
+
 /* The positions of the candidates with one key, the lowest as the highest key. */
 template <int THREADS>
 struct position_source {

@@ -181,6 +181,23 @@ static __device__ __forceinline__ void launch_release()
 #endif
 }
 
+/*
+ * Starts a copy of `bytes`, at most 16, to 16 bytes of shared memory, whose rest becomes zero; both
+ * addresses are aligned to 16. The thread waits for all that it started; a barrier tells others.
+ */
+static __device__ __forceinline__ void copy_async_16(void *shared, const void *global,
+                                                     uint32_t bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* What this thread wrote to shared memory comes before later bulk copies to it. */
 static __device__ __forceinline__ void fence_before_copies()
 {

@@ -9,6 +9,7 @@
 
 #include "cuda/ptx.cuh"
 #include "key.cuh"
+#include "score.cuh"
 
 #define WARP_ALL 0xffffffffu
 #define RANK_LIST 32 /* a boundary group this small is ranked by comparison, one warp wide */
@@ -269,6 +270,26 @@ static __device__ __forceinline__ constexpr bool lowest_key_alone(const Source &
     return true;
 }
 
+/* Whether the keys of a source are those of scores. */
+template <class Source>
+static __device__ __forceinline__ constexpr bool has_score_keys(const Source &)
+{
+    return false;
+}
+
+/*
+ * Whether 2^shift keys from `low` on, one of which occurs, have room for one score of 16 bits only;
+ * its key then replaces `low`. Of these scores many are equal: a plateau is known without a look.
+ */
+static __device__ __forceinline__ bool is_one_score(uint32_t &low, uint32_t shift)
+{
+    if (SCORE_KEY_SHIFT == 0 || shift > SCORE_KEY_SHIFT || low < KEY_ZERO) {
+        return false;
+    }
+    low = (low + (1u << SCORE_KEY_SHIFT) - 1u) >> SCORE_KEY_SHIFT << SCORE_KEY_SHIFT;
+    return true;
+}
+
 /* Lists the keys of [low, high], of which there are at most RANK_LIST. */
 template <class Source>
 static __device__ __forceinline__ void list_keys(const Source &source, uint32_t low, uint32_t high,
@@ -324,6 +345,10 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
             cut.take = need;
             cut.all = found.count == need;
             if (cut.all || low == high) {
+                break;
+            }
+            if (has_score_keys(source) && found.bin < TOPK_BINS - 1 && is_one_score(low, shift)) {
+                cut.key = low;
                 break;
             }
             if (LIST && found.count <= RANK_LIST) {

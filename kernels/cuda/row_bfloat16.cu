@@ -1,3 +1,3 @@
 /* The row family for bfloat16 scores. */
 #define SCORE_DTYPE 2
-#include "row.cu"
+#include "row_half.cuh"

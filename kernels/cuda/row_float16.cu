@@ -1,3 +1,3 @@
 /* The row family for float16 scores. */
 #define SCORE_DTYPE 1
-#include "row.cu"
+#include "row_half.cuh"

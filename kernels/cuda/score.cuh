@@ -29,6 +29,7 @@
 #if SCORE_DTYPE == 0
 
 typedef float score_t;
+#define SCORE_KEY_SHIFT 0u /* keys of positive scores (key.cuh) are multiples of 2 to this */
 
 static __device__ __forceinline__ float score_number(score_t score)
 {
@@ -40,12 +41,12 @@ static __device__ __forceinline__ float score_value(score_t score)
     return score;
 }
 
-/* 16 bytes of scores. */
-typedef float4 score_group;
+/* Four scores, as a sample is loaded, and 16 bytes of them, as a row is compared. */
+typedef float4 score_quad, score_group;
 
-static __device__ __forceinline__ float group_number(const score_group &group, uint32_t i)
+static __device__ __forceinline__ float quad_number(const score_quad &quad, uint32_t i)
 {
-    const float number[4] = {group.x, group.y, group.z, group.w};
+    const float number[4] = {quad.x, quad.y, quad.z, quad.w};
     return number[i];
 }
 
@@ -86,6 +87,8 @@ static __device__ __forceinline__ uint32_t group_marks(score_bound bound, const 
 #else
 
 typedef uint16_t score_t;
+#define SCORE_KEY_SHIFT (SCORE_DTYPE == 2 ? 16u : 13u) /* as above: bits of the fraction missing   \
+                                                        */
 
 /* The number of a score, exactly; any NaN for a NaN. */
 static __device__ __forceinline__ float score_number(score_t score)
@@ -108,13 +111,14 @@ static __device__ __forceinline__ float score_value(score_t score)
 #endif
 }
 
-/* 16 bytes of scores. */
+/* Four scores, as a sample is loaded, and 16 bytes of them, as a row is compared. */
+typedef uint2 score_quad;
 typedef uint4 score_group;
 
-static __device__ __forceinline__ float group_number(const score_group &group, uint32_t i)
+static __device__ __forceinline__ float quad_number(const score_quad &quad, uint32_t i)
 {
-    const uint32_t word[4] = {group.x, group.y, group.z, group.w};
-    return score_number((score_t)(word[i / 2] >> i % 2 * 16));
+    const uint32_t pair = i < 2 ? quad.x : quad.y;
+    return score_number((score_t)(pair >> i % 2 * 16));
 }
 
 /* What scores are compared with, in both halves: those reach it that are numbers of at least `low`,
@@ -188,6 +192,16 @@ static __device__ __forceinline__ bool reaches(score_t score, score_bound bound)
 
 #define SCORE_GROUP ((uint32_t)(16 / sizeof(score_t))) /* scores in 16 bytes */
 
+/* Whether a score reaches a bound. */
+static __device__ __forceinline__ bool score_reaches(score_t score, score_bound bound)
+{
+#if SCORE_DTYPE == 0
+    return score >= bound;
+#else
+    return score_number(score) >= score_number((score_t)bound);
+#endif
+}
+
 /* The bits of a NaN. */
 static __device__ __forceinline__ score_t score_nan()
 {
@@ -198,10 +212,10 @@ static __device__ __forceinline__ score_t score_nan()
 #endif
 }
 
-/* The i-th 16 bytes from `scores` on, which are aligned; nobody writes them meanwhile. */
-static __device__ __forceinline__ score_group group_load(const score_t *scores, uint64_t i)
+/* The i-th four scores from `scores` on, which are aligned; nobody writes them meanwhile. */
+static __device__ __forceinline__ score_quad quad_load(const score_t *scores, uint64_t i)
 {
-    return __ldg(reinterpret_cast<const score_group *>(scores) + i);
+    return __ldg(reinterpret_cast<const score_quad *>(scores) + i);
 }
 
 #endif

@@ -10,8 +10,9 @@
  * one, so that a block meets one row only: half of the multiprocessors can use all of the memory's
  * speed, and a row in one block needs no gathering.
  *
- * Within a row, virtual positions count from the 64-byte boundary at or before its first score:
- * virtual position v is position v - skew, and 16-byte groups start at multiples of SCORE_GROUP.
+ * Within a row, virtual positions count from the boundary of a sample's unit at or before its first
+ * score: virtual position v is position v - skew, and 16-byte groups start at multiples of
+ * SCORE_GROUP.
  */
 #ifndef TOPKSEL_CUDA_SHARE_CUH
 #define TOPKSEL_CUDA_SHARE_CUH
@@ -44,8 +45,7 @@ static __device__ __forceinline__ uint32_t row_skew(const struct task &task, int
 {
     /* Of the address only the lowest bits matter, which those of its parts give. */
     const uint32_t base = (uint32_t)(reinterpret_cast<uintptr_t>(task.scores) / sizeof(score_t));
-    return (base + (uint32_t)row * (uint32_t)task.row_stride) %
-           (TOPK_SAMPLE_UNIT_BYTES / (uint32_t)sizeof(score_t));
+    return (base + (uint32_t)row * (uint32_t)task.row_stride) % TOPK_SAMPLE_UNIT;
 }
 
 /* Units of a row: at least one, so that every row is in exactly one piece or more. */

@@ -13,7 +13,8 @@ namespace
 {
 
 #define SAMPLE_THREADS (32 * TOPK_STREAM_SAMPLE_WARPS)
-#define SAMPLERS_BATCH 6 /* choice: 16-byte loads in flight a thread; 2048 scores are one batch */
+#define SAMPLERS_BATCH                                                                             \
+    6 /* choice: loads of four scores in flight a thread; 2048 scores are one batch */
 static_assert(TOPK_STREAM_SAMPLE_WARPS > 1, "one warp finds the boundary, another the next part");
 #define BIN_BLOCKS 16 /* a warp looks at a rank's block of bins, then within */
 #define BLOCK_BINS (TOPK_BINS / BIN_BLOCKS)
@@ -95,7 +96,7 @@ __device__ __forceinline__ uint32_t sample_position(const struct sample_units &u
         uint32_t equal = 0;
 #pragma unroll
         for (uint32_t i = 0; i < SAMPLE_UNIT; i++) {
-            const float number = group_number(group_load(unit, i / SCORE_GROUP), i % SCORE_GROUP);
+            const float number = quad_number(quad_load(unit, i / 4), i % 4);
             equal += key_of(number) == key ? 1u : 0u;
         }
         const uint32_t prefix = seen + warp_prefix(first + lane_index() < count ? equal : 0);

@@ -22,6 +22,16 @@ static const struct row_policy row_policies[] = {
 #undef ROW_POLICY
 };
 
+struct half_policy {
+    int32_t threads, scores, blocks, quarter_rows;
+};
+
+static const struct half_policy half_policies[] = {
+#define HALF_POLICY(threads, scores, blocks, rows) {threads, scores, blocks, rows},
+    TOPK_HALF_POLICIES(HALF_POLICY)
+#undef HALF_POLICY
+};
+
 struct stream_policy {
     int32_t finish_warps, scan_warps, candidates, buffers;
 };
@@ -131,15 +141,55 @@ static bool row_policy_serves(const struct row_policy *policy, const struct topk
 {
     int64_t rows_max = (int64_t)policy->quarter_rows * device->num_multiprocessors / 4;
     bool meant = !choosing || policy->quarter_rows == 0 || shape->rows <= rows_max;
-    if (!is_float32(shape) && policy->quarter_rows != 0) {
-        return false; /* not compiled */
-    }
     return meant && policy->threads * policy->scores >= shape->width;
+}
+
+/* As row_policy_serves(). A row that is not aligned to 16 bytes begins within such a group. */
+static bool half_policy_serves(const struct half_policy *policy, const struct topk_shape *shape,
+                               const struct topk_device *device, bool choosing)
+{
+    int64_t rows_max = (int64_t)policy->quarter_rows * device->num_multiprocessors / 4;
+    int64_t before_max = shape->alignment_bytes >= 16 ? 0 : 16 / 2 - 1;
+    bool meant = !choosing || policy->quarter_rows == 0 || shape->rows <= rows_max;
+    return meant && shape->width + before_max <= policy->threads * policy->scores;
+}
+
+static bool plan_row_half(const struct topk_shape *shape, const struct topk_device *device,
+                          int32_t variant, struct topk_plan *plan)
+{
+    bool choosing = variant < 0;
+    variant = choosing ? 0 : variant;
+    while (choosing && variant < COUNT(half_policies) &&
+           !half_policy_serves(&half_policies[variant], shape, device, true)) {
+        variant++;
+    }
+    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(half_policies) ||
+        !half_policy_serves(&half_policies[variant], shape, device, false)) {
+        return false;
+    }
+    const struct half_policy *policy = &half_policies[variant];
+    int64_t shared =
+        TOPK_HALF_STATE_BYTES + policy->threads * policy->scores * 2 + sort_bytes(shape);
+    if (shared > device->shared_bytes_per_block) {
+        return false;
+    }
+    int64_t blocks = min_i64(policy->blocks, max_i64(1, device->shared_bytes_per_multiprocessor /
+                                                            (shared + shared_reserved_bytes)));
+    plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
+    plan->variant = variant;
+    plan->threads = policy->threads;
+    plan->num_blocks = (int32_t)min_i64(shape->rows, device->num_multiprocessors * blocks);
+    plan->shared_bytes = shared;
+    plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;
+    return true;
 }
 
 static bool plan_row(const struct topk_shape *shape, const struct topk_device *device,
                      int32_t variant, struct topk_plan *plan)
 {
+    if (!is_float32(shape)) {
+        return plan_row_half(shape, device, variant, plan);
+    }
     bool choosing = variant < 0;
     variant = choosing ? 0 : variant;
     while (choosing && variant < COUNT(row_policies) &&

@@ -18,8 +18,8 @@
  * threads * scores is the widest row. `early`: the row is loaded up to its width beside its length
  * instead of after it: sooner, but more traffic when lengths are short. `rows`: for at most so many
  * rows, in quarters of a row a multiprocessor; 0: for any number. The planner takes the first that
- * serves a shape (H200, 2026-11-29: TUNING.md has the times). For scores of 16 bits those for any
- * number of rows are compiled.
+ * serves a shape (H200, 2026-11-29: TUNING.md has the times). Scores of 16 bits have a kernel of
+ * their own: TOPK_HALF_POLICIES.
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
     X(1024, 4, 1, 1, 4)                                                                            \
@@ -49,6 +49,25 @@
 #define TOPK_ROW_EXPERIMENTS(X)
 #endif
 
+/*
+ * row, of scores of 16 bits: a row in the shared memory of one block.
+ * X(threads, scores a thread, blocks a multiprocessor, rows)
+ * threads * scores is the widest row whose start is aligned to 16 bytes. `rows` as above.
+ */
+#define TOPK_HALF_POLICIES(X)                                                                      \
+    X(256, 16, 4, 16)                                                                              \
+    X(128, 32, 7, 0)                                                                               \
+    X(512, 16, 2, 4)                                                                               \
+    X(256, 32, 5, 0)                                                                               \
+    X(1024, 16, 1, 4)                                                                              \
+    X(512, 32, 2, 4)                                                                               \
+    X(256, 64, 4, 0)                                                                               \
+    X(1024, 32, 1, 4)                                                                              \
+    X(512, 64, 2, 0)
+
+#define TOPK_HALF_LIST 3584 /* entries admitted of a row; four blocks fit a multiprocessor */
+#define TOPK_HALF_STATE_BYTES 23552 /* of a block, beside its row */
+
 /* ---- tiles and split: rows streamed through shared memory ----------------------------------- */
 
 /*
@@ -69,7 +88,7 @@
     16 /* a multiple of the warps that share them; choice: 128 KB in flight is 3.7 us of reading   \
           at full speed */
 #define TOPK_UNIT_SCORES 1024       /* shares of work are cut at multiples of this */
-#define TOPK_SAMPLE_UNIT_BYTES 64   /* of a row at one place: the cheapest by traffic (TUNING.md) */
+#define TOPK_SAMPLE_UNIT 16         /* scores; 64 bytes of float32, the cheapest by traffic */
 #define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
 #define TOPK_STREAM_MISC_BYTES 2048 /* barriers, counters and lists beside the big arrays */
 

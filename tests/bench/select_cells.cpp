@@ -386,8 +386,7 @@ double bench_sample_period(const struct topk_plan &plan, int length)
                                  (long)plan.parameters[TOPK_PARAMETER_SAMPLE_MIN]);
     wanted = std::min({wanted, (long)plan.parameters[TOPK_PARAMETER_SAMPLE_MAX], (long)length / 2});
     long units = 1; /* a power of two of them, as boundary.cuh has it */
-    const long unit = TOPK_SAMPLE_UNIT_BYTES / (long)topk_dtype_bytes(plan.shape.options.dtype);
-    while (units * 2 * unit <= wanted) {
+    while (units * 2 * TOPK_SAMPLE_UNIT <= wanted) {
         units *= 2;
     }
     return (double)length / (double)units;

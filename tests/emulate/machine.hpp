@@ -51,6 +51,13 @@ struct block;
 struct cluster;
 struct grid;
 
+/* A copy of one thread's to shared memory, which ends when the thread waits. */
+struct small_copy {
+    char *to;
+    const char *from;
+    uint32_t size_bytes;
+};
+
 struct thread {
     boost::context::fiber fiber; /* where it goes on */
     struct warp *warp;
@@ -63,7 +70,8 @@ struct thread {
     struct site where;
     const char *what; /* it waits for, or did last */
     char *stack;
-    void *fake_stack; /* AddressSanitizer's */
+    void *fake_stack;                      /* AddressSanitizer's */
+    std::vector<struct small_copy> copies; /* that it has started and not waited for */
 };
 
 /* An operation of several lanes that have not all come. */

@@ -191,6 +191,33 @@ void prefetch_bulk(const void *global, int32_t bytes, struct site here)
     check_global(global, (size_t)bytes, here);
 }
 
+void copy_async(void *shared, const void *global, uint32_t bytes, struct site here)
+{
+    if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 ||
+        reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes > 16) {
+        fail(here, "a copy of %u bytes of 16 from %p to %p; both must be multiples of 16", bytes,
+             global, shared);
+    }
+    touch(here);
+    place_of(*machine.current->block, shared_address(shared, here), 16, here);
+    check_global(global, bytes, here);
+    memset(shared, 0x7f, 16); /* void until the copy ends */
+    ASAN_POISON_MEMORY_REGION(shared, 16);
+    machine.current->copies.push_back(
+        {static_cast<char *>(shared), static_cast<const char *>(global), bytes});
+}
+
+void copies_wait(struct site here)
+{
+    for (const struct small_copy &copy : machine.current->copies) {
+        ASAN_UNPOISON_MEMORY_REGION(copy.to, 16);
+        memset(copy.to, 0, 16);
+        memcpy(copy.to, copy.from, copy.size_bytes);
+    }
+    machine.current->copies.clear();
+    touch(here);
+}
+
 void event_happens(struct event event)
 {
     if (event.from == nullptr) {

@@ -387,7 +387,6 @@ static void it_gives_16_bits_the_families_that_read_them(void **state)
                         wide.family == TOPK_FAMILY_TILES || wide.family == TOPK_FAMILY_SPLIT;
                     char text[512];
                     shape.options.dtype = (enum topk_dtype)dtype;
-                    shape.alignment_bytes = 2;
                     assert_int_equal(topk_plan_make(&shape, devices[d], &plan, NULL), TOPK_OK);
                     assert_int_equal(plan.family, stream ? TOPK_FAMILY_PLAIN : wide.family);
                     assert_int_equal(plan.shape.options.dtype, dtype);
@@ -397,6 +396,31 @@ static void it_gives_16_bits_the_families_that_read_them(void **state)
                 }
             }
         }
+    }
+}
+
+/* A row of 16 bits that may begin within 16 bytes needs room for those before it. */
+static void it_makes_room_for_rows_of_16_bits_at_any_alignment(void **state)
+{
+    (void)state;
+    static const int32_t widths[] = {4096, 8192, 16384, 32768};
+    for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
+        struct topk_shape shape = shape_of(1000, widths[w], 512);
+        struct topk_plan aligned, any, less;
+        shape.options.dtype = TOPK_DTYPE_BFLOAT16;
+        assert_int_equal(topk_plan_make(&shape, &h200, &aligned, NULL), TOPK_OK);
+        assert_family(&aligned, TOPK_FAMILY_ROW);
+        shape.alignment_bytes = 2;
+        assert_int_equal(topk_plan_make(&shape, &h200, &any, NULL), TOPK_OK);
+        if (any.family == TOPK_FAMILY_ROW) {
+            assert_true(any.shared_bytes > aligned.shared_bytes);
+        } else {
+            assert_int_equal(widths[w], 32768);
+        }
+        shape.width -= 7;
+        assert_int_equal(topk_plan_make(&shape, &h200, &less, NULL), TOPK_OK);
+        assert_family(&less, TOPK_FAMILY_ROW);
+        assert_int_equal(less.variant, aligned.variant);
     }
 }
 
@@ -431,6 +455,7 @@ int main(void)
         cmocka_unit_test(it_refuses_what_is_outside_the_limits),
         cmocka_unit_test(it_forces_only_what_serves_the_shape),
         cmocka_unit_test(it_gives_16_bits_the_families_that_read_them),
+        cmocka_unit_test(it_makes_room_for_rows_of_16_bits_at_any_alignment),
         cmocka_unit_test(it_describes_a_plan_in_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,6 +169,17 @@ static inline void launch_release()
 {
 }
 
+static inline void copy_async_16(void *shared, const void *global, uint32_t bytes,
+                                 emulate::site here = EMULATE_HERE)
+{
+    emulate::copy_async(shared, global, bytes, here);
+}
+
+static inline void copies_wait(emulate::site here = EMULATE_HERE)
+{
+    emulate::copies_wait(here);
+}
+
 static inline void fence_before_copies()
 {
     emulate::fence_before_copies();

@@ -1,0 +1,697 @@
+/*
+ * row_half.cuh - the row-local exact family for scores of 16 bits: a row lies in the shared memory
+ * of one block. row_float16.cu and row_bfloat16.cu are made of it.
+ *
+ * A score and its position, which is below 65536, are one word: a key of 16 bits above, the
+ * complement of the position below. No two of these entries are equal, and among equal scores the
+ * lowest position has the highest entry. So the K highest entries are the answer, ties or not.
+ *
+ *   fetch       16 bytes at a time to shared memory, while the row before is finished
+ *   propose     a coarse histogram of every eighth score, two ranks with a margin: a boundary, and
+ *               a width of bins that spreads what lies between over all of them
+ *   admit       scores are compared two at a time; entries of those that reach the boundary go to a
+ *               list, in position order, and from there to registers
+ *   find_cut    the K-th highest entry
+ *   write       the entries from there on, still in position order
+ *
+ * Too few or too many for the list: the row is searched in shared memory (settle).
+ *
+ * A lane has runs of RUN neighbouring scores, whose marks are a word. Virtual positions count from
+ * the 16 bytes that hold the row's first score. A block waits for itself most of the time: what
+ * counts is how few steps follow each other, so loops over a lane's share are unrolled.
+ */
+#ifndef TOPKSEL_CUDA_ROW_HALF_CUH
+#define TOPKSEL_CUDA_ROW_HALF_CUH
+
+#include "boundary.cuh"
+#include "order.cuh"
+
+namespace
+{
+
+#define RUN_OF(scores) ((scores) < 32 ? (uint32_t)(scores) : 32u) /* a lane's scores in a word */
+#define WORDS_OF(scores) ((scores) / RUN_OF(scores))
+#define LIST ((uint32_t)TOPK_HALF_LIST)
+#define SAMPLED 4u /* scores at a place of the sample */
+
+struct half_shared {
+    alignas(16) uint32_t bins[TOPK_BINS];
+    alignas(16) uint32_t list[TOPK_HALF_LIST]; /* entries, positions ascending */
+    struct rank_shared rank;
+    uint32_t admitted[32], equal[32], selected[32]; /* counts of each warp */
+    struct task task;
+    struct route_counts counts;
+};
+
+/* Dynamic shared memory: the state, the row and, to order by value, the entries to sort. */
+SHARED_DYNAMIC(__align__(128) unsigned char, half_memory);
+
+__device__ __forceinline__ struct half_shared &half_state()
+{
+    static_assert(sizeof(struct half_shared) <= TOPK_HALF_STATE_BYTES &&
+                      TOPK_HALF_STATE_BYTES % 128 == 0,
+                  "the planner's account of shared memory");
+    return *reinterpret_cast<struct half_shared *>(&half_memory[0]);
+}
+
+__device__ __forceinline__ score_t *half_row()
+{
+    return reinterpret_cast<score_t *>(&half_memory[TOPK_HALF_STATE_BYTES]);
+}
+
+/* A row by virtual position; those in [skew, end) are valid. */
+struct row_view {
+    const score_t *base; /* aligned to 16 bytes */
+    uint32_t skew, end;
+    int32_t length;
+};
+
+__device__ __forceinline__ struct row_view row_view_of(const struct task &task, int32_t row,
+                                                       int32_t given)
+{
+    const score_t *scores = task_row(task, row);
+    struct row_view view;
+    view.skew = (uint32_t)(reinterpret_cast<uintptr_t>(scores) / sizeof(score_t)) % SCORE_GROUP;
+    view.base = scores - view.skew;
+    view.length = clamp_length(task, given);
+    view.end = view.skew + (uint32_t)view.length;
+    return view;
+}
+
+/* Starts to copy a row to shared memory, which nobody reads any more. All threads. */
+template <int THREADS>
+__device__ __forceinline__ void fetch_row(const struct row_view &row)
+{
+    score_t *buffer = half_row();
+    const uint32_t first = row.skew > 0 ? SCORE_GROUP : 0;
+#pragma unroll 4
+    for (uint32_t at = first + SCORE_GROUP * threadIdx.x; at < row.end;
+         at += SCORE_GROUP * THREADS) {
+        copy_async_16(buffer + at, row.base + at,
+                      min(row.end - at, SCORE_GROUP) * (uint32_t)sizeof(score_t));
+    }
+    if (threadIdx.x >= row.skew && threadIdx.x < min(first, row.end)) {
+        buffer[threadIdx.x] = row.base[threadIdx.x]; /* 16 bytes that begin before the row */
+    }
+}
+
+/* ---- keys and entries ----------------------------------------------------------------------- */
+
+#define HALF_INFINITY (SCORE_DTYPE == 2 ? 0x7f80u : 0x7c00u)
+#define HALF_KEY_NAN 1u
+
+/* As key_of(), in 16 bits: a higher key ranks higher, 1 is NaN, and -0 is +0. */
+__device__ __forceinline__ uint32_t half_key(uint32_t pattern)
+{
+    const uint32_t magnitude = pattern & 0x7fffu;
+    uint32_t key = pattern == magnitude ? pattern | 0x8000u : pattern ^ 0xffffu;
+    key = magnitude == 0 ? 0x8000u : key;
+    return magnitude > HALF_INFINITY ? HALF_KEY_NAN : key;
+}
+
+/* A score with this key. */
+__device__ __forceinline__ score_t half_of_key(uint32_t key)
+{
+    const uint32_t pattern = (key & 0x8000u) != 0 ? key ^ 0x8000u : ~key;
+    return (score_t)(key == HALF_KEY_NAN ? 0x7fffu : pattern);
+}
+
+__device__ __forceinline__ uint32_t half_entry(score_t score, uint32_t position)
+{
+    return half_key(score) << 16 | (0xffffu - position);
+}
+
+/* The lowest entry that a score of at least this key of 32 bits can have. */
+__device__ __forceinline__ uint32_t half_entry_from(uint32_t key)
+{
+    const score_bound bound = bound_from(__uint_as_float(key_floor_bits(key)));
+    return (key <= KEY_NAN ? HALF_KEY_NAN : half_key(bound & 0xffffu)) << 16;
+}
+
+/* What scores of at least this key reach, but for NaN. A key above that of infinity gives NaN. */
+__device__ __forceinline__ score_bound half_bound(uint32_t key)
+{
+    const uint32_t pattern =
+        half_of_key(max(key, 0xffffu - (HALF_INFINITY | 0x8000u))); /* minus infinity */
+    return pattern | pattern << 16;
+}
+
+/* ---- runs and marks ------------------------------------------------------------------------- */
+
+template <int SCORES>
+struct run_marks {
+    uint32_t word[WORDS_OF(SCORES)];
+};
+
+/* The virtual position of this thread's run of word w. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ uint32_t run_at(uint32_t w)
+{
+    return (w * THREADS + threadIdx.x) * RUN_OF(SCORES);
+}
+
+__device__ __forceinline__ uint32_t first_marks(uint32_t n)
+{
+    return n < 32 ? (1u << n) - 1 : 0xffffffffu;
+}
+
+/* Which scores of a run are of the row. */
+template <uint32_t RUN>
+__device__ __forceinline__ uint32_t valid_marks(const struct row_view &row, uint32_t at)
+{
+    const uint32_t from = row.skew > at ? min(row.skew - at, RUN) : 0;
+    const uint32_t to = row.end > at ? min(row.end - at, RUN) : 0;
+    return first_marks(to) & ~first_marks(from);
+}
+
+/*
+ * Bit i of word w: score i of the run reaches the bound, or is equal to it. The 16 bytes of a run
+ * are read in an order that depends on the lane, so that lanes meet in no bank.
+ */
+template <int THREADS, int SCORES, bool EQUAL>
+__device__ __forceinline__ struct run_marks<SCORES>
+compare_runs(const struct row_view &row, score_bound bound, uint32_t everything) {
+    constexpr uint32_t RUN = RUN_OF(SCORES), GROUPS = RUN / SCORE_GROUP;
+    const uint32_t turn = lane_index() / (8 / GROUPS) % GROUPS, shift = SCORE_GROUP * turn;
+    struct run_marks<SCORES> marks;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS_OF(SCORES); w++) {
+        const uint32_t at = run_at<THREADS, SCORES>(w), warp_at = at - lane_index() * RUN;
+        marks.word[w] = 0;
+        if (warp_at < row.end) {
+            const score_t *run = half_row() + at;
+            uint32_t turned = group_marks<GROUPS, EQUAL>(bound, [&](uint32_t g) {
+                return *reinterpret_cast<const score_group *>(run +
+                                                              SCORE_GROUP * ((g + turn) % GROUPS));
+            });
+            if constexpr (RUN < 32) {
+                turned |= turned << RUN; /* so that it turns within its own bits */
+                turned = turned >> (RUN - shift) & first_marks(RUN);
+            } else {
+                turned = __funnelshift_l(turned, turned, shift);
+            }
+            marks.word[w] = (turned | everything) & first_marks(RUN);
+            if (warp_at < row.skew || warp_at + 32 * RUN > row.end) {
+                marks.word[w] &= valid_marks<RUN>(row, at);
+            }
+        }
+    }
+    return marks;
+}
+
+/* Where a thread's marks stand among those of the block, in position order: word 1 is behind all of
+ * word 0. */
+template <int SCORES>
+struct mark_places {
+    uint32_t first[WORDS_OF(SCORES)]; /* marks before this thread's of a word */
+    uint32_t all;
+};
+
+/* One barrier; `counts` is free at the next. All threads call. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ struct mark_places<SCORES>
+place_marks(const struct run_marks<SCORES> &marks, uint32_t *counts) {
+    constexpr int WORDS = WORDS_OF(SCORES);
+    static_assert(WORDS <= 2 && THREADS * SCORES / WORDS < 65536, "two counts share a word");
+    uint32_t own = (uint32_t)__popc(marks.word[0]);
+    if (WORDS == 2) {
+        own |= (uint32_t)__popc(marks.word[WORDS - 1]) << 16;
+    }
+    const uint32_t prefix = warp_prefix(own);
+    if (lane_index() == 31) {
+        counts[warp_index()] = prefix;
+    }
+    block_sync<THREADS>();
+    const uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
+    const uint32_t before = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    const uint32_t all = __reduce_add_sync(WARP_ALL, other);
+    const uint32_t mine = before + prefix - own;
+    struct mark_places<SCORES> places;
+    places.all = (all & 0xffffu) + (all >> 16);
+    places.first[0] = mine & 0xffffu;
+    if (WORDS == 2) {
+        places.first[WORDS - 1] = (all & 0xffffu) + (mine >> 16);
+    }
+    return places;
+}
+
+/* ---- the boundary --------------------------------------------------------------------------- */
+
+/* What a sample proposes: 16-bit keys from `key` on; that of a NaN admits all. */
+struct proposal {
+    uint32_t key, shift; /* and bins for a search among entries */
+};
+
+/* The sample has four scores of every STRETCH, however runs are cut. */
+#define STRETCH 32u
+
+/* Counts a sample into bins: four scores of each whole run, at places that differ, so that lanes
+ * meet in no bank. bin(score) is at least TOPK_BINS for one that does not count. */
+template <int THREADS, int SCORES, class Bin>
+__device__ __forceinline__ void count_sample(const struct row_view &row, const Bin &bin)
+{
+    constexpr uint32_t RUN = RUN_OF(SCORES);
+    const uint32_t within = SAMPLED * (lane_index() / (64 / RUN) % (RUN / SAMPLED));
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS_OF(SCORES); w++) {
+        const uint32_t at = run_at<THREADS, SCORES>(w);
+        if (at % STRETCH == 0 && at >= row.skew && at + STRETCH <= row.end) {
+            const uint2 four = *reinterpret_cast<const uint2 *>(half_row() + at + within);
+            const uint32_t pair[2] = {four.x, four.y};
+#pragma unroll
+            for (uint32_t i = 0; i < SAMPLED; i++) {
+                const uint32_t where = bin((score_t)(pair[i / 2] >> i % 2 * 16));
+                if (where < TOPK_BINS) {
+                    atomicAdd(&half_state().bins[where], 1u);
+                }
+            }
+        }
+    }
+}
+
+/*
+ * A coarse bin has too many of the sample: looks again, value by value, for the rank `need` in it.
+ * The low end of what is proposed. Three barriers and one before, behind which the bins are clear.
+ */
+template <int THREADS, int SCORES>
+__device__ __noinline__ uint32_t look_within(const struct row_view row, uint32_t coarse,
+                                             uint32_t need)
+{
+    auto &shared = half_state();
+    const uint32_t low = half_entry_from(coarse_floor(coarse)) >> 16;
+    const uint32_t end =
+        coarse + 1 < TOPK_BINS ? half_entry_from(coarse_floor(coarse + 1)) >> 16 : 0x10000u;
+    const uint32_t span = end - low, shift = span > 0 ? range_shift(span - 1) : 0;
+    block_sync<THREADS>(); /* the bins are clear */
+    count_sample<THREADS, SCORES>(row, [&](score_t score) {
+        const uint32_t offset = half_key(score) - low;
+        return offset < span ? offset >> shift : TOPK_BINS;
+    });
+    block_sync<THREADS>();
+    const struct rank_bin found = find_rank<THREADS>(shared.bins, shared.rank, need);
+    clear_bins<THREADS>(shared.bins);
+    return found.total < need ? low : low + (found.bin << shift);
+}
+
+template <int THREADS, int SCORES>
+__device__ __forceinline__ struct proposal propose(const struct row_view &row, uint32_t k,
+                                                   float margin)
+{
+    auto &shared = half_state();
+    const uint32_t first = (row.skew + STRETCH - 1) / STRETCH, end = row.end / STRETCH;
+    const uint32_t size = end > first ? (end - first) * SAMPLED : 0;
+    const struct sample_ranks ranks = sample_ranks_of(size, (uint32_t)row.length, k, margin);
+    struct proposal proposal = {HALF_KEY_NAN, range_shift(KEY_MAX - (HALF_KEY_NAN << 16))};
+    if (ranks.low >= size) {
+        return proposal;
+    }
+    count_sample<THREADS, SCORES>(
+        row, [&](score_t score) { return coarse_bin(key_of(score_number(score))); });
+    block_sync<THREADS>();
+    uint32_t high_bin;
+    const struct rank_bin found =
+        find_ranks<THREADS, true>(shared.bins, shared.rank, ranks.low, ranks.high, &high_bin);
+    clear_bins<THREADS>(shared.bins);
+    const uint32_t need = ranks.low - min(found.above, ranks.low);
+    uint32_t high = KEY_MAX;
+    if (ranks.high > 0 && high_bin + 1 < TOPK_BINS) {
+        high = half_entry_from(coarse_floor(high_bin + 1)) | 0xffffu;
+    }
+    proposal.key = half_entry_from(coarse_floor(found.bin)) >> 16;
+    if (found.count - need > ranks.low / 8 + 16) { /* choice: an eighth more at most */
+        proposal.key = look_within<THREADS, SCORES>(row, found.bin, need);
+    }
+    const uint32_t low = proposal.key << 16;
+    high = max(high, low | 0xffffu);
+    proposal.shift = range_shift(high - low + (high - low) / 512); /* the highest bin: above */
+    return proposal;
+}
+
+/* ---- the search ----------------------------------------------------------------------------- */
+
+/* The entries of the list in registers, in position order: (warp, j, lane). 0: none. */
+template <int THREADS>
+struct taken {
+    static constexpr uint32_t MAX = (LIST + THREADS - 1) / THREADS;
+    uint32_t entry[MAX], each;
+
+    template <class Visit>
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < MAX; j++) {
+            if (j < each) {
+                const uint32_t offset = entry[j] - low; /* wraps to a large one below low */
+                if (offset <= high - low) {
+                    visit(offset);
+                }
+            }
+        }
+    }
+};
+
+template <int THREADS>
+__device__ __forceinline__ void take_list(uint32_t count, struct taken<THREADS> &taken)
+{
+    taken.each = (count + THREADS - 1) / THREADS;
+    const uint32_t first = warp_index() * taken.each * 32 + lane_index();
+#pragma unroll
+    for (uint32_t j = 0; j < taken.MAX; j++) {
+        const uint32_t i = first + 32 * j;
+        taken.entry[j] = j < taken.each && i < count ? half_state().list[i] : 0;
+    }
+}
+
+/* The scores of a row as keys of 16 bits. */
+template <int THREADS, int SCORES>
+struct run_source {
+    const score_t *scores;
+    uint32_t skew, end;
+
+    template <class Visit>
+    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
+    {
+        constexpr uint32_t RUN = RUN_OF(SCORES);
+        for (uint32_t w = 0; w < WORDS_OF(SCORES); w++) {
+#pragma unroll 4
+            for (uint32_t i = 0; i < RUN; i++) { /* lanes meet in no bank */
+                const uint32_t at = run_at<THREADS, SCORES>(w) + (i + lane_index()) % RUN;
+                if (at >= skew && at < end) {
+                    const uint32_t offset = half_key(scores[at]) - low;
+                    if (offset <= high - low) {
+                        visit(offset);
+                    }
+                }
+            }
+        }
+    }
+};
+
+/* Both spread their keys from the lowest on: it has no bin of its own. */
+template <class Source>
+__device__ __forceinline__ void count_offsets(const Source &source, uint32_t low, uint32_t high,
+                                              uint32_t shift, uint32_t *bins)
+{
+    source.each_in(low, high, [&](uint32_t offset) {
+        atomicAdd(&bins[min(offset >> shift, TOPK_BINS - 1u)], 1u);
+    });
+}
+
+template <int THREADS>
+__device__ __forceinline__ void count_keys(const struct taken<THREADS> &source, uint32_t low,
+                                           uint32_t high, uint32_t shift, uint32_t *bins)
+{
+    count_offsets(source, low, high, shift, bins);
+}
+
+template <int THREADS>
+__device__ __forceinline__ constexpr bool lowest_key_alone(const struct taken<THREADS> &)
+{
+    return false;
+}
+
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void count_keys(const struct run_source<THREADS, SCORES> &source,
+                                           uint32_t low, uint32_t high, uint32_t shift,
+                                           uint32_t *bins)
+{
+    count_offsets(source, low, high, shift, bins);
+}
+
+template <int THREADS, int SCORES>
+__device__ __forceinline__ constexpr bool
+lowest_key_alone(const struct run_source<THREADS, SCORES> &)
+{
+    return false;
+}
+
+/*
+ * Marks the scores above a key and the first of those of this key, K in all; false when it is not
+ * the K-th. All threads call, and pass a barrier before the next call.
+ */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ bool mark_at(const struct row_view &row, uint32_t key, uint32_t k,
+                                        struct run_marks<SCORES> &marks)
+{
+    auto &shared = half_state();
+    marks = compare_runs<THREADS, SCORES, false>(row, half_bound(key + 1), 0);
+    struct run_marks<SCORES> equal = compare_runs<THREADS, SCORES, true>(row, half_bound(key), 0);
+    uint32_t own = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS_OF(SCORES); w++) {
+        if (key == HALF_KEY_NAN) {
+            equal.word[w] =
+                valid_marks<RUN_OF(SCORES)>(row, run_at<THREADS, SCORES>(w)) & ~marks.word[w];
+        }
+        own += (uint32_t)__popc(marks.word[w]);
+    }
+    own = __reduce_add_sync(WARP_ALL, own);
+    if (lane_index() == 0) {
+        shared.selected[warp_index()] = own;
+    }
+    const struct mark_places<SCORES> places = place_marks<THREADS, SCORES>(equal, shared.equal);
+    const uint32_t other = lane_index() < THREADS / 32 ? shared.selected[lane_index()] : 0;
+    const uint32_t above = __reduce_add_sync(WARP_ALL, other), num_equal = places.all;
+    if (above > k || above + num_equal < k) {
+        return false;
+    }
+    const uint32_t take = k - above;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS_OF(SCORES); w++) {
+        uint32_t left = equal.word[w];
+        for (uint32_t rank = places.first[w]; left != 0 && rank < take; rank++) {
+            marks.word[w] |= left & (0u - left);
+            left &= left - 1;
+        }
+    }
+    return true;
+}
+
+/*
+ * The marks of the K best of a row of which the boundary admits too many or too few: where it is
+ * the K-th score itself, a plateau, at once; else after a search of the row. Then a barrier is due.
+ */
+template <int THREADS, int SCORES>
+__device__ __noinline__ struct run_marks<SCORES> settle(const struct row_view row, uint32_t key,
+                                                        uint32_t k) {
+    auto &shared = half_state();
+    struct run_marks<SCORES> marks;
+    block_sync<THREADS>(); /* all counts are read */
+    if (mark_at<THREADS, SCORES>(row, key, k, marks)) {
+        return marks;
+    }
+    const struct run_source<THREADS, SCORES> source = {
+        half_row(), row.skew, row.end
+    };
+    uint32_t below = 0;
+    block_sync<THREADS>(); /* the bins are clear, all counts are read */
+    key = find_cut<THREADS, true>(source, HALF_KEY_NAN, 0xffffu, range_shift(0xfffeu), k,
+                                  shared.bins, shared.rank, &below)
+              .key;
+    mark_at<THREADS, SCORES>(row, key, k, marks);
+    return marks;
+}
+
+/* ---- the result ----------------------------------------------------------------------------- */
+
+/* Puts the marked scores' entries in the list. POSITIVE: all of them are, and numbers. */
+template <int THREADS, int SCORES, bool POSITIVE>
+__device__ __forceinline__ void list_marked(const struct row_view &row,
+                                            const struct run_marks<SCORES> &marks,
+                                            const struct mark_places<SCORES> &places)
+{
+    constexpr uint32_t RUN = RUN_OF(SCORES), GROUPS = RUN / SCORE_GROUP;
+    const uint32_t turn = lane_index() / (8 / GROUPS) % GROUPS;
+    uint32_t *list = half_state().list;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS_OF(SCORES); w++) {
+#pragma unroll
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            const uint32_t within = SCORE_GROUP * ((g + turn) % GROUPS);
+            const uint32_t at = run_at<THREADS, SCORES>(w) + within;
+            const score_group group = *reinterpret_cast<const score_group *>(half_row() + at);
+            const uint32_t pair[4] = {group.x, group.y, group.z, group.w};
+            const uint32_t here = marks.word[w] >> within, position = at - row.skew;
+            uint32_t slot = places.first[w] + (uint32_t)__popc(marks.word[w] & first_marks(within));
+#pragma unroll
+            for (uint32_t e = 0; e < SCORE_GROUP; e++) {
+                uint32_t entry;
+                if (POSITIVE) {
+                    const uint32_t score =
+                        e % 2 == 0 ? pair[e / 2] << 16 : pair[e / 2] & 0xffff0000u;
+                    entry = score + (0x8000ffffu - position - e);
+                } else {
+                    entry = half_entry((score_t)(pair[e / 2] >> e % 2 * 16), position + e);
+                }
+                if ((here >> e & 1u) != 0) {
+                    list[slot++] = entry;
+                }
+            }
+        }
+    }
+}
+
+/* Writes the entries from `cut` on: just K. One barrier; by value, more. */
+template <int THREADS>
+__device__ __forceinline__ void write_taken(const struct sink &sink,
+                                            const struct taken<THREADS> &taken, uint32_t cut,
+                                            uint32_t k, uint64_t *entries)
+{
+    auto &shared = half_state();
+    uint32_t own = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < taken.MAX; j++) {
+        own += taken.entry[j] >= cut ? 1u : 0u;
+    }
+    own = __reduce_add_sync(WARP_ALL, own);
+    if (lane_index() == 0) {
+        shared.selected[warp_index()] = own;
+    }
+    block_sync<THREADS>();
+    const uint32_t other = lane_index() < THREADS / 32 ? shared.selected[lane_index()] : 0;
+    uint32_t slot = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+#pragma unroll
+    for (uint32_t j = 0; j < taken.MAX; j++) {
+        if (j < taken.each) {
+            const uint32_t entry = taken.entry[j];
+            const uint32_t lanes = __ballot_sync(WARP_ALL, entry >= cut);
+            const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
+            const uint32_t position = 0xffffu - (entry & 0xffffu);
+            if (entry >= cut && entries == nullptr) {
+                sink_put(sink, at, position);
+            } else if (entry >= cut) {
+                entries[at] = sort_entry(key_of(score_number(half_of_key(entry >> 16))), position);
+            }
+            slot += (uint32_t)__popc(lanes);
+        }
+    }
+    if (entries != nullptr) {
+        block_sync<THREADS>();
+        sort_descending<THREADS>(entries, k);
+        sink_put_sorted<THREADS>(sink, entries, k);
+    }
+}
+
+/* Fetches the block's next row of `given` scores, if it needs it; `row` below 0: there is none. */
+template <int THREADS>
+__device__ __forceinline__ void fetch_next(int32_t row, int32_t given)
+{
+    const struct task &task = half_state().task;
+    if (row >= 0 && clamp_length(task, given) > task.k) {
+        fetch_row<THREADS>(row_view_of(task, row, given));
+    }
+}
+
+/* Selects from a row of more than K scores, which is in shared memory; the next one is fetched as
+ * soon as that is free. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void select_long(const struct select_params &params,
+                                            const struct row_view &row, int32_t row_idx,
+                                            int32_t next_idx, int32_t next_given, uint64_t *entries)
+{
+    auto &shared = half_state();
+    const uint32_t k = (uint32_t)shared.task.k;
+    const struct proposal proposal = propose<THREADS, SCORES>(row, k, params.margin);
+    const uint32_t everything = proposal.key == HALF_KEY_NAN ? 0xffffffffu : 0u;
+    struct run_marks<SCORES> marks =
+        compare_runs<THREADS, SCORES, false>(row, half_bound(proposal.key), everything);
+    struct mark_places<SCORES> places = place_marks<THREADS, SCORES>(marks, shared.admitted);
+    const uint32_t admitted = places.all;
+    const bool again = admitted < k || admitted > LIST;
+    if (again) {
+        marks = settle<THREADS, SCORES>(row, proposal.key, k);
+        places = place_marks<THREADS, SCORES>(marks, shared.admitted);
+    }
+    if (proposal.key > half_key(0) && !again) {
+        list_marked<THREADS, SCORES, true>(row, marks, places);
+    } else {
+        list_marked<THREADS, SCORES, false>(row, marks, places);
+    }
+    block_sync<THREADS>(); /* the list is complete, the row read */
+    fetch_next<THREADS>(next_idx, next_given);
+    struct taken<THREADS> taken;
+    const uint32_t count = places.all;
+    take_list<THREADS>(count, taken);
+    uint32_t cut = 1;
+    if (count > k) {
+        uint32_t below = 0;
+        cut = find_cut<THREADS, true>(taken, proposal.key << 16, KEY_MAX, proposal.shift, k,
+                                      shared.bins, shared.rank, &below)
+                  .key;
+    }
+    write_taken<THREADS>(sink_of_row(shared.task, params.args, row_idx), taken, cut, k, entries);
+    if (threadIdx.x == 0) {
+        shared.counts.scores_read += (uint32_t)row.length;
+        shared.counts.direct += again ? 0u : 1u;
+        shared.counts.recovery += again ? 1u : 0u;
+    }
+}
+
+template <int THREADS, int SCORES, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    row_half_kernel(const __grid_constant__ struct select_params params)
+{
+    if (params.args == nullptr) {
+        return;
+    }
+    auto &shared = half_state();
+    launch_release();
+    clear_bins<THREADS>(shared.bins);
+    launch_wait();
+    if (threadIdx.x == 0) {
+        shared.rank.list_count = 0;
+        shared.counts = {};
+        shared.task = task_read(params);
+    }
+    block_sync<THREADS>();
+    const struct task &task = shared.task;
+    uint64_t *entries =
+        params.by_value ? reinterpret_cast<uint64_t *>(half_row() + THREADS * SCORES) : nullptr;
+    const int32_t stride = (int32_t)gridDim.x;
+    int32_t row = (int32_t)blockIdx.x;
+    int32_t given = row < task.num_rows ? task_length(task, row) : 0;
+    fetch_next<THREADS>(row < task.num_rows ? row : -1, given);
+    while (row < task.num_rows) {
+        const int32_t next_row = row + stride;
+        const int32_t next_given = next_row < task.num_rows ? task_length(task, next_row) : 0;
+        const int32_t next_idx = next_row < task.num_rows ? next_row : -1;
+        copies_wait();
+        block_sync<THREADS>(); /* the row is there; nothing of the one before is in use */
+        const struct row_view view = row_view_of(task, row, given);
+        if (threadIdx.x == 0) {
+            shared.counts.clamped += view.length != given ? 1u : 0u;
+            shared.counts.copied += view.length <= task.k ? 1u : 0u;
+        }
+        if (view.length > task.k) {
+            select_long<THREADS, SCORES>(params, view, row, next_idx, next_given, entries);
+        } else {
+            fetch_next<THREADS>(next_idx, next_given);
+            select_whole<THREADS>(sink_of_row(task, params.args, row), view.length, task.k,
+                                  params.by_value != 0, entries);
+        }
+        row = next_row;
+        given = next_given;
+    }
+    if (threadIdx.x == 0) {
+        shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;
+        routes_add(params.args->routes, shared.counts);
+    }
+}
+
+} // namespace
+
+cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
+                                            const struct select_params *params, bool load)
+{
+    int32_t variant = launch->variant;
+#define HALF_LAUNCH(threads, scores, blocks, rows)                                                 \
+    if (variant-- == 0) {                                                                          \
+        return select_launch_kernel(row_half_kernel<threads, scores, blocks>, launch, params,      \
+                                    load);                                                         \
+    }
+    TOPK_HALF_POLICIES(HALF_LAUNCH)
+#undef HALF_LAUNCH
+    return cudaErrorInvalidValue;
+}
+
+#endif
