@@ -78,12 +78,12 @@ static void launch_of(const struct topk_plan *plan, cudaStream_t stream,
     params->prefetch = (int32_t)plan->parameters[TOPK_PARAMETER_PREFETCH];
 }
 
-/* The launch functions, by family and type of scores; null where the planner never goes. */
+/* The launch functions, by family and type of scores. */
 static const select_launch_function launch_functions[TOPK_FAMILY_COUNT][TOPK_DTYPE_COUNT] = {
     {select_launch_plain, select_launch_plain_float16, select_launch_plain_bfloat16},
     {select_launch_row, select_launch_row_float16, select_launch_row_bfloat16},
-    {select_launch_stream, nullptr, nullptr}, /* tiles */
-    {select_launch_stream, nullptr, nullptr}, /* split */
+    {select_launch_stream, select_launch_stream_float16, select_launch_stream_bfloat16}, /* tiles */
+    {select_launch_stream, select_launch_stream_float16, select_launch_stream_bfloat16}, /* split */
     {select_launch_cluster, select_launch_cluster_float16, select_launch_cluster_bfloat16},
 };
 
@@ -91,8 +91,7 @@ static cudaError_t launch_family(const struct topk_plan *plan, const struct sele
                                  const struct select_params *params, bool load)
 {
     if ((unsigned)plan->family >= TOPK_FAMILY_COUNT ||
-        (unsigned)plan->shape.options.dtype >= TOPK_DTYPE_COUNT ||
-        launch_functions[plan->family][plan->shape.options.dtype] == nullptr) {
+        (unsigned)plan->shape.options.dtype >= TOPK_DTYPE_COUNT) {
         return cudaErrorInvalidValue;
     }
     return launch_functions[plan->family][plan->shape.options.dtype](launch, params, load);

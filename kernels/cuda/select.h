@@ -54,6 +54,8 @@ SELECT_LAUNCH(select_launch_cluster)
 SELECT_LAUNCH(select_launch_cluster_float16)
 SELECT_LAUNCH(select_launch_cluster_bfloat16)
 SELECT_LAUNCH(select_launch_stream)
+SELECT_LAUNCH(select_launch_stream_float16)
+SELECT_LAUNCH(select_launch_stream_bfloat16)
 
 /* What the launch functions share: one kernel, one parameter, optionally programmatic or in
  * clusters. */

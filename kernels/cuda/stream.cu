@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
 
 } // namespace
 
-cudaError_t select_launch_stream(const struct select_launch *launch,
-                                 const struct select_params *params, bool load)
+cudaError_t SCORE_LAUNCH(select_launch_stream)(const struct select_launch *launch,
+                                               const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
 #define STREAM_LAUNCH(...)                                                                         \

@@ -53,6 +53,7 @@ static const struct cluster_policy cluster_policies[] = {
 };
 
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
+static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
 
 const char *topk_family_name(enum topk_family family)
 {
@@ -89,7 +90,6 @@ static int64_t sort_bytes(const struct topk_shape *shape)
     return shape->options.order == TOPK_ORDER_VALUE ? 8 * entries : 0;
 }
 
-/* The stream families take float32 alone. */
 static bool is_float32(const struct topk_shape *shape)
 {
     return shape->options.dtype == TOPK_DTYPE_FLOAT32;
@@ -222,9 +222,10 @@ static int64_t stream_fixed_bytes(const struct stream_policy *policy)
  * Stages of the ring; 0 when too few fit. Each group of warps keeps to its own stages: their number
  * is a multiple of the groups.
  */
-static int64_t stream_stages(const struct stream_policy *policy, const struct topk_device *device)
+static int64_t stream_stages(const struct stream_policy *policy, const struct topk_device *device,
+                             int64_t score_bytes)
 {
-    const int64_t stage_warps = TOPK_STAGE_BYTES / (int64_t)sizeof(float) / TOPK_CHUNK_SCORES;
+    const int64_t stage_warps = TOPK_STAGE_BYTES / score_bytes / TOPK_CHUNK_SCORES;
     int64_t groups = policy->scan_warps / stage_warps;
     int64_t free_bytes = device->shared_bytes_per_block - stream_fixed_bytes(policy);
     int64_t stages = min_i64(free_bytes / TOPK_STAGE_BYTES, TOPK_STAGES_MAX);
@@ -240,20 +241,21 @@ static int64_t stream_workspace_bytes(const struct stream_policy *policy, int64_
 static bool plan_stream(const struct topk_shape *shape, const struct topk_device *device,
                         enum topk_family family, int32_t variant, struct topk_plan *plan)
 {
-    if (!is_float32(shape) || !has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX) {
+    if (!has_bulk_copies(device) || shape->k > (int32_t)TOPK_K_FAST_MAX) {
         return false;
     }
+    const int64_t score_bytes = topk_dtype_bytes(shape->options.dtype);
     bool choosing = variant < 0;
     variant = choosing ? 0 : variant;
     while (choosing && variant < COUNT(stream_policies) &&
-           stream_stages(&stream_policies[variant], device) == 0) {
+           stream_stages(&stream_policies[variant], device, score_bytes) == 0) {
         variant++; /* a smaller device */
     }
     if (variant >= COUNT(stream_policies)) {
         return false;
     }
     const struct stream_policy *policy = &stream_policies[variant];
-    int64_t stages = stream_stages(policy, device);
+    int64_t stages = stream_stages(policy, device, score_bytes);
     if (stages == 0) {
         return false;
     }
@@ -265,7 +267,7 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->variant = variant;
     plan->num_blocks = (int32_t)blocks;
     plan->threads = 32 * (policy->finish_warps + policy->scan_warps + TOPK_STREAM_SAMPLE_WARPS + 1);
-    plan->tile_scores = TOPK_STAGE_BYTES / (int32_t)sizeof(float);
+    plan->tile_scores = (int32_t)(TOPK_STAGE_BYTES / score_bytes);
     plan->sample_stride = 32;
     plan->shared_bytes = stream_fixed_bytes(policy) + stages * TOPK_STAGE_BYTES;
     plan->workspace_bytes = stream_workspace_bytes(policy, blocks);
@@ -273,8 +275,8 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = 8192;
-    plan->parameters[TOPK_PARAMETER_PART_SCORES] = 8192;
-    plan->parameters[TOPK_PARAMETER_SNAP] = 131072;
+    plan->parameters[TOPK_PARAMETER_PART_SCORES] = (32 << 10) / score_bytes;
+    plan->parameters[TOPK_PARAMETER_SNAP] = (512 << 10) / score_bytes;
     return true;
 }
 

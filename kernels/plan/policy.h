@@ -55,12 +55,10 @@
  * threads * scores is the widest row whose start is aligned to 16 bytes. `rows` as above.
  */
 #define TOPK_HALF_POLICIES(X)                                                                      \
-    X(256, 16, 4, 16)                                                                              \
-    X(128, 32, 7, 0)                                                                               \
     X(512, 16, 2, 4)                                                                               \
+    X(256, 16, 6, 0)                                                                               \
     X(256, 32, 5, 0)                                                                               \
     X(1024, 16, 1, 4)                                                                              \
-    X(512, 32, 2, 4)                                                                               \
     X(256, 64, 4, 0)                                                                               \
     X(1024, 32, 1, 4)                                                                              \
     X(512, 64, 2, 0)

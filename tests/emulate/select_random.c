@@ -94,9 +94,7 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
     }
     spec.options.order = (enum topk_order)inputs_rng_below(rng, 3);
     spec.options.ties = (enum topk_ties)inputs_rng_below(rng, 2);
-    if (family != TOPK_FAMILY_TILES && family != TOPK_FAMILY_SPLIT) { /* these have float32 */
-        spec.options.dtype = (enum topk_dtype)inputs_rng_below(rng, TOPK_DTYPE_COUNT);
-    }
+    spec.options.dtype = (enum topk_dtype)inputs_rng_below(rng, TOPK_DTYPE_COUNT);
     if (inputs_rng_below(rng, 2) == 0) {
         spec.values = inputs_rng_below(rng, 2) == 0;
         spec.row_offsets = inputs_rng_below(rng, 2) == 0;

@@ -301,9 +301,7 @@ int main(int argc, char **argv)
         test_layouts((enum topk_family)family);
         test_ks((enum topk_family)family);
         test_row_counts((enum topk_family)family);
-        if (family != TOPK_FAMILY_TILES && family != TOPK_FAMILY_SPLIT) { /* of float32 alone */
-            test_dtypes((enum topk_family)family);
-        }
+        test_dtypes((enum topk_family)family);
         if (!small && family != TOPK_FAMILY_ROW) {
             test_long_rows((enum topk_family)family);
         }

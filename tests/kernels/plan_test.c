@@ -349,31 +349,27 @@ static void it_forces_only_what_serves_the_shape(void **state)
                      TOPK_E_UNSUPPORTED);
 }
 
-/* What is forced on a shape of 16 bits is what can be forced on it with float32, but for the stream
- * families; a refusal names the type. */
+/* What is forced on a shape of 16 bits is what can be forced on it with float32; a refusal names
+ * the type. */
 static void check_forced(const struct topk_shape *shape, const struct topk_device *device)
 {
     struct topk_shape wide = *shape;
     wide.options.dtype = TOPK_DTYPE_FLOAT32;
-    wide.alignment_bytes = 4;
     for (int family = 0; family < TOPK_FAMILY_COUNT; family++) {
         struct topk_plan plan;
         char detail[TOPK_DETAIL_SIZE] = "";
-        bool stream = family == TOPK_FAMILY_TILES || family == TOPK_FAMILY_SPLIT;
         enum topk_status status =
             topk_plan_make_family(shape, device, (enum topk_family)family, -1, &plan, detail);
-        assert_int_equal(status,
-                         stream ? TOPK_E_UNSUPPORTED
-                                : topk_plan_make_family(&wide, device, (enum topk_family)family, -1,
-                                                        &plan, NULL));
+        assert_int_equal(status, topk_plan_make_family(&wide, device, (enum topk_family)family, -1,
+                                                       &plan, NULL));
         if (status != TOPK_OK) {
             assert_non_null(strstr(detail, topk_dtype_name(shape->options.dtype)));
         }
     }
 }
 
-/* Scores of 16 bits have the family of float32, or where that is a stream the plain one. */
-static void it_gives_16_bits_the_families_that_read_them(void **state)
+/* Scores of 16 bits have the family that float32 has. */
+static void it_gives_16_bits_the_families_of_float32(void **state)
 {
     (void)state;
     const int32_t widths[] = {1, 4096, 4097, 8192, 16385, 32768, 32769, 1 << 20};
@@ -382,13 +378,11 @@ static void it_gives_16_bits_the_families_that_read_them(void **state)
             for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
                 for (int32_t rows = 1; rows < 10000; rows *= 4) {
                     struct topk_shape shape = shape_of(rows, widths[w], 512);
-                    struct topk_plan plan, wide = plan_of(devices[d], rows, widths[w], 512);
-                    bool stream =
-                        wide.family == TOPK_FAMILY_TILES || wide.family == TOPK_FAMILY_SPLIT;
+                    struct topk_plan plan;
                     char text[512];
                     shape.options.dtype = (enum topk_dtype)dtype;
                     assert_int_equal(topk_plan_make(&shape, devices[d], &plan, NULL), TOPK_OK);
-                    assert_int_equal(plan.family, stream ? TOPK_FAMILY_PLAIN : wide.family);
+                    assert_int_equal(plan.family, plan_of(devices[d], rows, widths[w], 512).family);
                     assert_int_equal(plan.shape.options.dtype, dtype);
                     topk_plan_describe(&plan, text, sizeof(text));
                     assert_non_null(strstr(text, topk_dtype_name((enum topk_dtype)dtype)));
@@ -454,7 +448,7 @@ int main(void)
         cmocka_unit_test(it_keeps_groups_of_warps_to_their_own_stages),
         cmocka_unit_test(it_refuses_what_is_outside_the_limits),
         cmocka_unit_test(it_forces_only_what_serves_the_shape),
-        cmocka_unit_test(it_gives_16_bits_the_families_that_read_them),
+        cmocka_unit_test(it_gives_16_bits_the_families_of_float32),
         cmocka_unit_test(it_makes_room_for_rows_of_16_bits_at_any_alignment),
         cmocka_unit_test(it_describes_a_plan_in_one_line),
     };
