@@ -87,8 +87,7 @@ static __device__ __forceinline__ uint32_t group_marks(score_bound bound, const 
 #else
 
 typedef uint16_t score_t;
-#define SCORE_KEY_SHIFT (SCORE_DTYPE == 2 ? 16u : 13u) /* as above: bits of the fraction missing   \
-                                                        */
+#define SCORE_KEY_SHIFT (SCORE_DTYPE == 2 ? 16u : 13u) /* as above */
 
 /* The number of a score, exactly; any NaN for a NaN. */
 static __device__ __forceinline__ float score_number(score_t score)
