@@ -211,6 +211,12 @@ static __device__ __forceinline__ score_t score_nan()
 #endif
 }
 
+/* The i-th 16 bytes from `scores` on, which are aligned; nobody writes them meanwhile. */
+static __device__ __forceinline__ score_group group_load(const score_t *scores, uint64_t i)
+{
+    return __ldg(reinterpret_cast<const score_group *>(scores) + i);
+}
+
 /* The i-th four scores from `scores` on, which are aligned; nobody writes them meanwhile. */
 static __device__ __forceinline__ score_quad quad_load(const score_t *scores, uint64_t i)
 {
