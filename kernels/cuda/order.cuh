@@ -65,10 +65,14 @@ template <int THREADS>
 static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
                                                        const uint32_t *stage, uint32_t k)
 {
-    if (sink.plain && (k | (uint32_t)(reinterpret_cast<uintptr_t>(sink.indices) / 4)) % 4 == 0) {
+    if (sink.plain && reinterpret_cast<uintptr_t>(sink.indices) % 16 == 0) {
         for (uint32_t i = threadIdx.x; i < k / 4; i += THREADS) {
             __stcg(reinterpret_cast<int4 *>(sink.indices) + i,
                    reinterpret_cast<const int4 *>(stage)[i]);
+        }
+        if (threadIdx.x < k % 4) {
+            const uint32_t last = k - k % 4 + threadIdx.x;
+            __stcg(&sink.indices[last], (int32_t)stage[last]);
         }
         return;
     }

@@ -144,6 +144,15 @@ static __device__ __forceinline__ uint32_t bfloat_pair_equal(uint32_t left, uint
     return mask;
 }
 
+/* Two scores as float16, cut off towards zero: the first below. NaN becomes 0x7fff; a number beyond
+ * float16 its largest one. */
+static __device__ __forceinline__ uint32_t half_pair(float first, float second)
+{
+    uint32_t pair;
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
 /* Adds to a counter of all blocks, and does not ask what it was. */
 static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t count)
 {
@@ -157,6 +166,13 @@ static __device__ __forceinline__ uint64_t clock_ns()
     uint64_t ns;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
     return ns;
+}
+
+/* Asks for 64 bytes to come to the L2 cache. */
+static __device__ __forceinline__ void prefetch_64(const void *global)
+{
+    asm volatile("prefetch.global.L2 [%0];\n"
+                 "prefetch.global.L2 [%0+32];" ::"l"(__cvta_generic_to_global(global)));
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */

@@ -98,6 +98,60 @@ static __device__ __forceinline__ void clear_bins(uint32_t *bins)
     }
 }
 
+/* Clears EACH neighbouring bins of a thread. */
+template <int EACH>
+static __device__ __forceinline__ void clear_own(uint32_t *bins)
+{
+    static_assert(EACH % 4 == 0, "16 bytes at a time");
+#pragma unroll
+    for (int i = 0; i < EACH / 4; i++) {
+        reinterpret_cast<uint4 *>(bins)[i] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/*
+ * The bin that holds rank `need`, from the counts that each thread has of EACH bins, whose sum is
+ * `own`: thread 0 of the highest. As find_rank() below by other means: every warp sums upwards at
+ * once, so that the way to the answer is shorter by a third, at more instructions. Two barriers.
+ */
+template <int THREADS, int EACH>
+static __device__ __forceinline__ struct rank_bin
+scan_counts(const uint32_t (&count)[EACH], uint32_t own, uint32_t need, struct rank_shared &shared)
+{
+    const uint32_t prefix = warp_prefix(own);
+    if (lane_index() == 31) {
+        shared.totals[warp_index()] = prefix;
+    }
+    block_sync<THREADS>();
+    const uint32_t other = lane_index() < THREADS / 32 ? shared.totals[lane_index()] : 0;
+    const uint32_t total = __reduce_add_sync(WARP_ALL, other);
+    uint32_t above = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    above += prefix - own;
+    if (above < need && need <= above + own) { /* one thread */
+        const uint32_t first = EACH * THREADS - (threadIdx.x + 1) * EACH;
+        uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
+#pragma unroll
+        for (int i = EACH - 1; i > 0; i--) {
+            if (above + in_bin < need && bin == first + i) {
+                above += in_bin;
+                bin = first + i - 1;
+                in_bin = count[i - 1];
+            }
+        }
+        const struct rank_bin here = {bin, above, in_bin, total};
+        shared.found[0] = here;
+    }
+    block_sync<THREADS>();
+    struct rank_bin found = {0, 0, 0, total};
+    if (total >= need) {
+        const uint4 four = *reinterpret_cast<const uint4 *>(&shared.found[0]);
+        found.bin = four.x;
+        found.above = four.y;
+        found.count = four.z;
+    }
+    return found;
+}
+
 /* The second half of find_rank: one warp looks for the warp whose bins hold the rank, then there.
  */
 template <int EACH, int WARPS>

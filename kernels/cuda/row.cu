@@ -15,7 +15,7 @@
  * These kernels are bound by the instructions they issue, not by memory: count instructions a score
  * before adding any.
  */
-#include "row_write.cuh"
+#include "row_quick.cuh"
 
 namespace
 {
@@ -48,11 +48,12 @@ __device__ __forceinline__ void prefetch_row(const score_t *scores, int32_t leng
 
 /*
  * Loads a row of `given` scores; what lies beyond its valid length becomes NaN. Early: see
- * policy.h. Returns the valid length.
+ * policy.h; what thread 0 read as the length then becomes `given` here, behind a barrier. Returns
+ * the valid length.
  */
-template <int SCORES, bool EARLY>
-__device__ __forceinline__ int32_t load_row(const struct task &task, int32_t row, int32_t given,
-                                            float (&scores)[SCORES])
+template <int THREADS, int SCORES, bool EARLY>
+__device__ __forceinline__ int32_t load_row(const struct task &task, int32_t row, int32_t read,
+                                            int32_t &given, float (&scores)[SCORES])
 {
     const float nan = __uint_as_float(0xffffffffu);
     const int32_t first = first_position<SCORES>();
@@ -71,6 +72,10 @@ __device__ __forceinline__ int32_t load_row(const struct task &task, int32_t row
         }
     }
     if (EARLY) {
+        if (threadIdx.x == 0) {
+            given = read;
+        }
+        block_sync<THREADS>();
         length = clamp_length(task, given);
         exist = opaque(length - first);
         if (32 * (SCORES - 1) >= exist) {
@@ -99,7 +104,7 @@ __device__ __forceinline__ struct proposal propose(const struct register_source<
     for (int j = 0; j < SCORES; j += SAMPLE_EVERY) {
         uint32_t key = source.key(j, exist);
         if (key != 0) {
-            atomicAdd(&shared.coarse[coarse_bin(key)], 1u);
+            atomicAdd(&coarse_bins(shared)[coarse_bin(key)], 1u);
         }
     }
     const uint32_t length = (uint32_t)source.length;
@@ -107,9 +112,9 @@ __device__ __forceinline__ struct proposal propose(const struct register_source<
         sample_ranks_of(sample_size<SAMPLE_EVERY>(length), length, k, margin);
     block_sync<THREADS>();
     uint32_t high_bin;
-    const struct rank_bin found =
-        find_ranks<THREADS, true>(shared.coarse, shared.rank, ranks.low, ranks.high, &high_bin);
-    clear_bins<THREADS>(shared.coarse);
+    const struct rank_bin found = find_ranks<THREADS, true>(coarse_bins(shared), shared.rank,
+                                                            ranks.low, ranks.high, &high_bin);
+    clear_bins<THREADS>(coarse_bins(shared));
     struct proposal proposal;
     proposal.low = found.total < ranks.low ? KEY_NAN : coarse_floor(found.bin);
     proposal.shift =
@@ -117,45 +122,70 @@ __device__ __forceinline__ struct proposal propose(const struct register_source<
     return proposal;
 }
 
-/* Selects from one row of `given` scores; `next` is that of the block's next row, 0 if none. */
-template <int THREADS, int SCORES, bool EARLY>
-__device__ __forceinline__ void select_row(const struct select_params &params, int32_t row,
-                                           int32_t given, int32_t next, uint64_t *entries,
-                                           struct row_shared &shared)
+/* A row that was selected from at once. */
+__device__ __forceinline__ void count_direct(struct route_counts &counts, int32_t length)
+{
+    if (threadIdx.x == 0) {
+        counts.scores_read += (uint32_t)length;
+        counts.direct++;
+    }
+}
+
+/*
+ * Selects from one row. What threads must agree on is read by one of them, for the caller may
+ * change it: thread 0 knows the length as `read`, and of the block's next row as `next`, 0 if none.
+ * All know it as shared.given[turn % 2]; that of the next row behind the row's barriers.
+ */
+template <int THREADS, int SCORES, bool EARLY, bool QUICK>
+__device__ __forceinline__ void
+select_row(const struct select_params &params, const struct task &task, int32_t row, int32_t turn,
+           int32_t read, int32_t next, uint64_t *entries, struct row_shared &shared)
 {
     constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
     float scores[SCORES];
-    const int32_t length = load_row<SCORES, EARLY>(shared.task, row, given, scores);
-    const int32_t k = shared.task.k;
-    if (threadIdx.x == THREADS - 1 && next > k && params.prefetch > 0) {
-        prefetch_row(task_row(shared.task, row + (int32_t)gridDim.x),
-                     clamp_length(shared.task, next));
-    }
+    int32_t &given = shared.given[turn % 2];
+    const int32_t length = load_row<THREADS, SCORES, EARLY>(task, row, read, given, scores);
+    const int32_t k = task.k;
     if (threadIdx.x == 0) {
+        shared.given[(turn + 1) % 2] = next;
+        if (next > k && params.prefetch > 0) {
+            prefetch_row(task_row(task, row + (int32_t)gridDim.x), clamp_length(task, next));
+        }
         shared.staged = 0;
         shared.counts.clamped += length != given ? 1u : 0u;
         shared.counts.copied += length <= k ? 1u : 0u;
     }
     if (length <= k) {
-        const struct sink sink = sink_of_row(shared.task, params.args, row);
+        const struct sink sink = sink_of_row(task, params.args, row);
         select_whole<THREADS>(sink, length, k, params.by_value != 0, entries);
+        block_sync<THREADS>();
         return;
     }
     const struct register_source<SCORES> source = {
         scores, length
     };
-    const struct proposal proposal =
-        propose<THREADS, SCORES, SAMPLE_EVERY>(source, (uint32_t)k, params.margin, shared);
     uint32_t below = 0;
-    const struct rank_cut cut =
-        find_cut<THREADS, true>(source, proposal.low, KEY_MAX, proposal.shift, (uint32_t)k,
-                                shared.bins, shared.rank, &below);
+    struct rank_cut cut;
+    if constexpr (QUICK) {
+        static_assert(THREADS * SCORES <= QUICK_SCORES_MAX, "short rows");
+        struct quick_cut bin;
+        if (quick_row<THREADS, SCORES>(params, row, scores, task, entries, bin, shared)) {
+            count_direct(shared.counts, length);
+            return;
+        }
+        cut = search_bin<THREADS, SCORES>(source, bin, (uint32_t)k, shared);
+    } else {
+        const struct proposal proposal =
+            propose<THREADS, SCORES, SAMPLE_EVERY>(source, (uint32_t)k, params.margin, shared);
+        cut = find_cut<THREADS, true>(source, proposal.low, KEY_MAX, proposal.shift, (uint32_t)k,
+                                      shared.bins, shared.rank, &below);
+    }
     if (threadIdx.x == 0) {
         shared.counts.scores_read += (uint32_t)length;
         shared.counts.direct += below == 0 ? 1u : 0u;
         shared.counts.recovery += below != 0 ? 1u : 0u;
     }
-    write_row<THREADS, SCORES>(params, row, source, cut, entries, shared);
+    write_row<THREADS, SCORES>(params, task, row, source, cut, entries, shared);
 }
 
 template <int THREADS, int SCORES, int BLOCKS, bool EARLY>
@@ -164,6 +194,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 {
     static_assert(SCORES <= 32, "one mark a score in 32 bits");
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps, one block");
+    /* Where each row has a multiprocessor to itself; longer rows are sampled sooner than counted.
+     */
+    constexpr bool QUICK = EARLY && BLOCKS == 1 && SCORES <= 16;
     SHARED_OBJECT(struct row_shared, shared);
     SHARED_DYNAMIC(uint64_t, sort_entries);
     if (params.args == nullptr) {
@@ -171,24 +204,42 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     launch_release();
     clear_bins<THREADS>(shared.bins);
-    clear_bins<THREADS>(shared.coarse);
+    clear_bins<THREADS>(coarse_bins(shared));
+    if (EARLY) {
+        if (threadIdx.x == 0) {
+            task_prefetch(params);
+        }
+        block_sync<THREADS>(); /* here it costs nothing: the kernel before still runs */
+    }
     launch_wait();
-    if (threadIdx.x == 0) {
-        shared.rank.list_count = 0;
-        shared.counts = {};
+    struct task own_task;
+    if (EARLY) { /* in every thread: sooner than by one of them and a barrier */
+        own_task = task_read(params);
+    } else if (threadIdx.x == 0) {
         shared.task = task_read(params);
     }
-    block_sync<THREADS>();
+    const struct task &task = EARLY ? own_task : shared.task;
+    int32_t row = (int32_t)blockIdx.x, read = 0;
+    if (threadIdx.x == 0) {
+        shared.counts = {};
+        shared.rank.list_count = 0;
+        read = row < task.num_rows ? task_length(task, row) : 0;
+        if (!EARLY) {
+            shared.given[0] = read;
+        }
+    }
+    if (!EARLY) {
+        block_sync<THREADS>();
+    }
     uint64_t *entries = params.by_value ? &sort_entries[0] : nullptr;
-    const struct task &task = shared.task;
-    int32_t row = (int32_t)blockIdx.x;
-    int32_t given = row < task.num_rows ? task_length(task, row) : 0;
-    while (row < task.num_rows) {
+    for (int32_t turn = 0; row < task.num_rows; turn++) {
         const int32_t next_row = row + (int32_t)gridDim.x;
-        const int32_t next = next_row < task.num_rows ? task_length(task, next_row) : 0;
-        select_row<THREADS, SCORES, EARLY>(params, row, given, next, entries, shared);
+        const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
+        const int32_t next = reads ? task_length(task, next_row) : 0;
+        select_row<THREADS, SCORES, EARLY, QUICK>(params, task, row, turn, read, next, entries,
+                                                  shared);
         row = next_row;
-        given = next;
+        read = next;
     }
     if (threadIdx.x == 0) {
         shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;

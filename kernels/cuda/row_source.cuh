@@ -10,17 +10,29 @@
 namespace
 {
 
+#define QUICK_BINS (2 * TOPK_BINS) /* see row_quick.cuh */
+#define QUICK_SCORES_MAX 16384     /* of a row */
+#define QUICK_NEAR_MAX 256u        /* choice: so many are ranked by comparing each with each */
+
 struct row_shared {
-    alignas(16) uint32_t below[4];          /* the last lies before bins[0]: see count_from */
-    alignas(16) uint32_t bins[TOPK_BINS];   /* exact search */
-    alignas(16) uint32_t coarse[TOPK_BINS]; /* proposal */
+    alignas(16) uint32_t below[4];         /* the last lies before bins[0]: see count_from */
+    alignas(16) uint32_t bins[QUICK_BINS]; /* exact search; then those of the proposal */
     struct rank_shared rank;
+    uint2 near[QUICK_NEAR_MAX];                  /* keys and positions in the bin of the cut */
+    uint2 last;                                  /* the last one selected */
     alignas(16) uint32_t stage[TOPK_K_FAST_MAX]; /* positions in no order, on their way out */
     uint32_t selected[32], equal[32];            /* counts of each warp */
     uint32_t staged;
     struct task task;
+    int32_t given[2]; /* valid lengths of this row and of the next, in turns */
     struct route_counts counts;
 };
+
+/* The bins of the proposal. */
+__device__ __forceinline__ uint32_t *coarse_bins(struct row_shared &shared)
+{
+    return &shared.bins[TOPK_BINS];
+}
 
 /* The position of a lane's first score. */
 template <int SCORES>

@@ -129,13 +129,10 @@ __device__ __forceinline__ void write_marked(uint32_t marks, uint32_t slot, cons
     }
 }
 
-/*
- * Writes the marked positions in no order: put side by side in shared memory first, so that they
- * leave in whole sectors and cost a lane only as many steps as it has marks. One barrier.
- */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_staged(uint32_t marks, const struct sink &sink, uint32_t k,
-                                             struct row_shared &shared)
+/* Puts the marked positions side by side in shared memory, in no order: they leave in whole sectors
+ * and cost a lane only as many steps as it has marks. */
+template <int SCORES>
+__device__ __forceinline__ void stage_marked(uint32_t marks, struct row_shared &shared)
 {
     const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
@@ -149,8 +146,6 @@ __device__ __forceinline__ void write_staged(uint32_t marks, const struct sink &
         marks ^= 1u << j;
         shared.stage[slot++] = position + 32 * j;
     }
-    block_sync<THREADS>();
-    sink_put_staged<THREADS>(sink, shared.stage, k);
 }
 
 /* Writes the marked scores by value, descending. */
@@ -168,25 +163,11 @@ __device__ __forceinline__ void write_by_value(uint32_t marks, uint32_t slot,
     block_sync<THREADS>();
 }
 
-/* The result of a row whose cut is known. */
+/* Writes the marked positions by value (`entries` is there) or by position. */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_row(const struct select_params &params, int32_t row,
-                                          const struct register_source<SCORES> &source,
-                                          const struct rank_cut &cut, uint64_t *entries,
-                                          struct row_shared &shared)
+__device__ __forceinline__ void write_ordered(uint32_t marks, const struct sink &sink, uint32_t k,
+                                              uint64_t *entries, struct row_shared &shared)
 {
-    uint32_t marks = 0;
-    if (cut.all && cut.key >= KEY_MINUS_INF) {
-        marks = mark_from<SCORES>(source.scores, __uint_as_float(key_floor_bits(cut.key)));
-    } else {
-        marks = mark_keys<THREADS, SCORES>(source, cut, shared.equal);
-    }
-    const uint32_t k = (uint32_t)shared.task.k;
-    const struct sink sink = sink_of_row(shared.task, params.args, row);
-    if (entries == nullptr && params.by_position == 0) {
-        write_staged<THREADS, SCORES>(marks, sink, k, shared);
-        return;
-    }
     const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
     if (entries != nullptr) {
         write_by_value<THREADS, SCORES>(marks, slot, sink, k, entries);
@@ -196,6 +177,30 @@ __device__ __forceinline__ void write_row(const struct select_params &params, in
         write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
             sink_put(sink, own_slot, position);
         });
+    }
+}
+
+/* The result of a row whose cut is known. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void
+write_row(const struct select_params &params, const struct task &task, int32_t row,
+          const struct register_source<SCORES> &source, const struct rank_cut &cut,
+          uint64_t *entries, struct row_shared &shared)
+{
+    uint32_t marks = 0;
+    if (cut.all && cut.key >= KEY_MINUS_INF) {
+        marks = mark_from<SCORES>(source.scores, __uint_as_float(key_floor_bits(cut.key)));
+    } else {
+        marks = mark_keys<THREADS, SCORES>(source, cut, shared.equal);
+    }
+    const uint32_t k = (uint32_t)task.k;
+    const struct sink sink = sink_of_row(task, params.args, row);
+    if (entries == nullptr && params.by_position == 0) {
+        stage_marked<SCORES>(marks, shared);
+        block_sync<THREADS>();
+        sink_put_staged<THREADS>(sink, shared.stage, k);
+    } else {
+        write_ordered<THREADS, SCORES>(marks, sink, k, entries, shared);
     }
 }
 

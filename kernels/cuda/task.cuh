@@ -30,6 +30,15 @@ static __device__ __forceinline__ int32_t clamp_counted(int32_t value, int32_t l
     return clamped;
 }
 
+/* Asks for the descriptor to come to the L2 cache, and its page to be known, while the kernel
+ * before may still write it. One thread. */
+static __device__ __forceinline__ void task_prefetch(const struct select_params &params)
+{
+    static_assert(sizeof(struct topk_args) > 64 && sizeof(struct topk_args) <= 128, "two halves");
+    prefetch_64(params.args);
+    prefetch_64(reinterpret_cast<const unsigned char *>(params.args + 1) - 64);
+}
+
 /* Reads the descriptor. Any thread; params.args must not be NULL. */
 static __device__ __forceinline__ struct task task_read(const struct select_params &params)
 {
@@ -41,8 +50,10 @@ static __device__ __forceinline__ struct task task_read(const struct select_para
     task.length_all = args->length_all;
     task.indices = args->indices;
     task.index_stride = args->index_stride;
+    /* As numbers, so that all three are read at once and not one after the other. */
     task.plain =
-        args->values == nullptr && args->page_table == nullptr && args->row_offsets == nullptr;
+        (reinterpret_cast<uintptr_t>(args->values) | reinterpret_cast<uintptr_t>(args->page_table) |
+         reinterpret_cast<uintptr_t>(args->row_offsets)) == 0;
     task.clamped = 0;
     task.num_rows = clamp_counted(args->num_rows, params.rows_max, &task.clamped);
     task.width = clamp_counted(args->width, params.width_max, &task.clamped);

@@ -149,9 +149,36 @@ static inline uint32_t bfloat_pair_equal(uint32_t left, uint32_t right)
     return emulate::pair_mask(left, right, bfloat_to_float, emulate::is_equal);
 }
 
+/* A float as float16, towards zero. */
+static inline uint32_t half_toward_zero(float number)
+{
+    const uint32_t bits = __float_as_uint(number), magnitude = bits & 0x7fffffffu;
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    if (magnitude > 0x7f800000u) {
+        return 0x7fffu;
+    }
+    if (magnitude >= 0x47800000u) { /* 2^16 */
+        return sign | (magnitude == 0x7f800000u ? 0x7c00u : 0x7bffu);
+    }
+    if (magnitude >= 0x38800000u) { /* 2^-14: normal in float16 */
+        return sign | (magnitude - 0x38000000u) >> 13;
+    }
+    return sign | (uint32_t)ldexpf(__uint_as_float(magnitude), 24);
+}
+
+static inline uint32_t half_pair(float first, float second)
+{
+    return half_toward_zero(first) | half_toward_zero(second) << 16;
+}
+
 static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
 {
     atomicAdd(counter, count, here);
+}
+
+static inline void prefetch_64(const void *global, emulate::site here = EMULATE_HERE)
+{
+    emulate::check_global(global, 64, here);
 }
 
 static inline void launch_wait()
