@@ -41,7 +41,7 @@ __device__ __forceinline__ void begin_row(const struct select_params &params,
         shared.counts.clamped += first_block && shared.length != given ? 1u : 0u;
     }
     if (first_block && threadIdx.x == 32) {
-        shared.sink = sink_open(params.args, task_row(task, row), row);
+        shared.sink = sink_of_row(task, params.args, row);
     }
 }
 
@@ -58,7 +58,8 @@ __device__ __forceinline__ void count_route(struct route_counts &counts, bool sa
 /* Where a block stands in its ring and its exchanges. */
 struct progress {
     struct ring_place place;
-    uint32_t phase; /* of `met` */
+    uint32_t met_phase, taken_phase;
+    bool started; /* all blocks of the cluster have */
 };
 
 /* Admits the whole slice once more, by the boundary of an exact search, which is left in the state.
@@ -76,8 +77,8 @@ __device__ __noinline__ uint2 admit_again(const struct row_view row, const struc
         cluster_state().counts.scores_read += (rounds + 1) * scores;
         cluster_state().boundary = boundary;
         expect_exchange();
-        copy_first(row, slice, place, num_stages);
     }
+    copy_first(row, slice, place, num_stages);
     return admit_exactly<THREADS>(row, slice, key, k, place, num_stages);
 }
 
@@ -89,12 +90,10 @@ __device__ __forceinline__ uint2 admit_row(const struct select_params &params,
                                            struct ring_place place)
 {
     const uint32_t num_stages = (uint32_t)params.stages;
-    if (threadIdx.x == 0) {
-        copy_first(view, slice, place, num_stages);
-    }
     const struct sampling sampling = sampling_of(view, params);
     score_quad sample[SAMPLE_QUADS(THREADS)];
     load_sample<THREADS>(view, sampling, sample);
+    copy_first(view, slice, place, num_stages);
     if (warp_index() == 1 && lane_index() < 2 * SCORE_GROUP) {
         load_edges(view, lane_index());
     }
@@ -111,20 +110,21 @@ __device__ __forceinline__ uint2 admit_row(const struct select_params &params,
     return make_uint2(admitted.above, 0);
 }
 
-/* The first block's end of a row: all entries are in its reach until it says so. */
+/* The first block's end of a row: the other lists come to it; what they have of equal scores is in
+ * its reach until it says so. */
 template <int THREADS>
-__device__ __forceinline__ void finish_row(const struct select_params &params,
-                                           const struct standing &all,
-                                           const struct boundary &boundary, uint32_t k)
+__device__ __forceinline__ void
+finish_row(const struct select_params &params, const struct standing &all,
+           const struct boundary &boundary, uint32_t k, uint32_t &taken_phase)
 {
     const uint32_t low = boundary.exact ? boundary.key + 1 : boundary.key;
     struct taken<THREADS> taken;
-    if (all.num_above >= k && take_lists<THREADS>(all, low, taken)) {
+    wait_lists(all, taken_phase);
+    if (all.num_above >= k && take_list<THREADS>(all.num_above, low, taken)) {
         cluster_arrive_relaxed();
         finish_taken<THREADS>(params, taken, low, k);
         return;
     }
-    pull_lists<THREADS>(all);
     if (all.num_above < k) {
         pull_equal<THREADS>(all, k - all.num_above);
     }
@@ -138,12 +138,12 @@ __device__ __forceinline__ void finish_row(const struct select_params &params,
 }
 
 template <int THREADS>
-__device__ __forceinline__ void select_row(const struct select_params &params, int32_t row,
+__device__ __forceinline__ void select_row(const struct select_params &params,
+                                           const struct task &task, int32_t row,
                                            struct progress &progress)
 {
     auto &shared = cluster_state();
     const bool first_block = cluster_rank() == 0;
-    const struct task task = task_read(params);
     const uint32_t k = (uint32_t)task.k;
     begin_row(params, task, row, first_block);
     block_sync<THREADS>();
@@ -156,10 +156,14 @@ __device__ __forceinline__ void select_row(const struct select_params &params, i
         admitted = admit_row<THREADS>(params, view, slice, k, boundary, progress.place);
         pass_slice(slice, progress.place, (uint32_t)params.stages);
     }
+    if (!progress.started) {
+        cluster_wait();
+        progress.started = true;
+    }
     struct standing all;
     bool good, again = false, overflowed = false;
     for (;;) {
-        all = exchange<THREADS>(admitted, progress.phase);
+        all = exchange<THREADS>(admitted, progress.met_phase);
         good = !all.copied && !all.overflowed && all.num_above + all.num_equal >= k;
         if (good || all.copied || again) { /* not good then: the row changed while it was read */
             break;
@@ -171,11 +175,14 @@ __device__ __forceinline__ void select_row(const struct select_params &params, i
         boundary = shared.boundary;
     }
     if (first_block && good) {
-        finish_row<THREADS>(params, all, boundary, k);
+        finish_row<THREADS>(params, all, boundary, k, progress.taken_phase);
         if (threadIdx.x == 0) {
             count_route(shared.counts, boundary.key > KEY_NAN, again, overflowed);
         }
     } else {
+        if (good) {
+            push_list<THREADS>(all);
+        }
         cluster_arrive_relaxed();
         if (first_block) {
             select_whole<THREADS>(shared.sink, min(length, (int32_t)k), (int32_t)k,
@@ -203,25 +210,31 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     launch_release();
     clear_bins<THREADS>(shared.bins);
     clear_bins<THREADS>(shared.coarse);
+    if (threadIdx.x == 32) {
+        task_prefetch(params);
+    }
     if (threadIdx.x == 0) {
         shared.rank.list_count = 0;
         shared.counts = {};
         mbarrier_init_one(&shared.met);
+        mbarrier_init_one(&shared.taken);
         ring_init(shared.ring, (uint32_t)params.stages, 1);
     }
     cluster_arrive(); /* all have started, before anyone sends */
+    block_sync<THREADS>();
     launch_wait();
-    cluster_wait();
     struct progress progress = {};
     const int32_t stride = (int32_t)(gridDim.x / cluster_size());
     const struct task task = task_read(params);
-    const int32_t num_rows = task.num_rows;
     if (threadIdx.x == 0) {
         shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
         shared.routes = params.args->routes;
     }
-    for (int32_t row = (int32_t)(blockIdx.x / cluster_size()); row < num_rows; row += stride) {
-        select_row<THREADS>(params, row, progress);
+    for (int32_t row = (int32_t)(blockIdx.x / cluster_size()); row < task.num_rows; row += stride) {
+        select_row<THREADS>(params, task, row, progress);
+    }
+    if (!progress.started) {
+        cluster_wait();
     }
     if (threadIdx.x == 0) {
         routes_add(shared.routes, shared.counts);

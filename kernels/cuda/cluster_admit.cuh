@@ -45,14 +45,15 @@ __device__ __forceinline__ void copy_batch(const struct row_view &row, const str
               &cluster_state().ring.full[stage]);
 }
 
-/* Starts the first copies of a slice, from the stage at `place` on. One thread. */
+/* Starts the first copies of a slice, from the stage at `place` on: a warp each, for it takes a
+ * warp as long to start one as to load its part of a sample. All threads call. */
 __device__ __forceinline__ void copy_first(const struct row_view &row, const struct slice &slice,
                                            struct ring_place place, uint32_t num_stages)
 {
-    uint32_t first = slice.first;
-    for (uint32_t i = 0; i < num_stages && first < slice.end; i++, first += BATCH) {
-        copy_batch(row, slice, first, place.stage);
-        ring_advance(place, num_stages);
+    const uint32_t batch = warp_index(), first = slice.first + batch * BATCH;
+    if (batch < num_stages && first < slice.end && lane_index() == 0) {
+        const uint32_t stage = place.stage + batch;
+        copy_batch(row, slice, first, stage - (stage >= num_stages ? num_stages : 0));
     }
 }
 #endif

@@ -106,17 +106,32 @@ __device__ __forceinline__ void pull(uint32_t count, uint32_t before, const Load
     }
 }
 
-/* Copies the others' lists behind the first block's own. */
+/* Sends a block's list to where it follows those of the blocks before, in the first block. */
 template <int THREADS>
-__device__ __forceinline__ void pull_lists(const struct standing &all)
+__device__ __forceinline__ void push_list(const struct standing &all)
 {
     auto &shared = cluster_state();
-    pull<THREADS>(
-        all.above, all.above_before,
-        [&](uint32_t block, uint32_t i) {
-            return remote_load_pair(remote_address(&shared.list[i], block));
-        },
-        [&](uint32_t to, uint2 entry) { shared.list[to] = entry; });
+    const int rank = (int)cluster_rank();
+    const uint32_t count = __shfl_sync(WARP_ALL, all.above, rank);
+    const uint32_t before = __shfl_sync(WARP_ALL, all.above_before, rank);
+    const uint32_t to = remote_address(&shared.list[before], 0);
+    const uint32_t barrier = remote_address(&shared.taken, 0);
+    for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+        remote_send(to + i * (uint32_t)sizeof(uint2), shared.list[i], barrier);
+    }
+}
+
+/* Waits in the first block until its list has the entries of all. `phase` is that of `taken`. */
+__device__ __forceinline__ void wait_lists(const struct standing &all, uint32_t &phase)
+{
+    auto &shared = cluster_state();
+    if (threadIdx.x == 0) { /* the first lane knows of this block */
+        mbarrier_arrive_expect(&shared.taken,
+                               (all.num_above - all.above) * (uint32_t)sizeof(uint2));
+    }
+    ring_wait(&shared.taken, phase);
+    fence_acquire_shared();
+    phase ^= 1;
 }
 
 /* Copies the positions equal to the boundary: the first `wanted`. */
@@ -175,8 +190,8 @@ __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t positio
 }
 
 /*
- * The entries of all lists in the registers of the first block, 32 of one list a step: warp w holds
- * steps w * each + j, j below `each`, so that position order is (warp, j, lane). Key 0: none.
+ * The entries of all lists in the registers of the first block: warp w holds 32 * (w * each + j)
+ * and the 31 behind as j, below `each`, so that position order is (warp, j, lane). Key 0: none.
  */
 #define TAKEN_MAX (5120 / THREADS) /* entries a thread; the usual boundary admits 1500 to 4500 */
 
@@ -186,49 +201,31 @@ struct taken {
     uint32_t each;
 };
 
-#if __CUDA_ARCH__ >= 900
-/* Takes the lists; false when they are too long. Keys are right from `low` on. */
+/* Takes the `count` entries of the list; false when they are too many. Keys are right from `low`
+ * on.
+ */
 template <int THREADS>
-__device__ __forceinline__ bool take_lists(const struct standing &all, uint32_t low,
-                                           struct taken<THREADS> &taken)
+__device__ __forceinline__ bool take_list(uint32_t count, uint32_t low,
+                                          struct taken<THREADS> &taken)
 {
     auto &shared = cluster_state();
-    const uint32_t steps = (all.above + 31) / 32, steps_end = warp_prefix(steps);
-    const uint32_t num_steps = __shfl_sync(WARP_ALL, steps_end, 31);
-    taken.each = (num_steps + THREADS / 32 - 1) / (THREADS / 32);
+    taken.each = (count + THREADS - 1) / THREADS;
     if (taken.each > TAKEN_MAX) {
         return false;
     }
-    uint32_t exists = 0;
-#pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
-        uint2 entry = make_uint2(0, 0);
-        if (j < taken.each) {
-            const uint32_t step = warp_index() * taken.each + j;
-            const uint32_t block = (uint32_t)__popc(__ballot_sync(WARP_ALL, steps_end <= step));
-            const uint32_t begin = __shfl_sync(WARP_ALL, steps_end - steps, (int)block);
-            const uint32_t count = __shfl_sync(WARP_ALL, all.above, (int)block);
-            const uint32_t i = (step - begin) * 32 + lane_index();
-            if (step < num_steps && i < count) {
-                entry = remote_load_pair(remote_address(&shared.list[i], block));
-                exists |= 1u << j;
-            }
-        }
-        taken.key[j] = entry.x;
-        taken.position[j] = entry.y;
-    }
+    const uint32_t first = warp_index() * taken.each * 32 + lane_index();
     const bool positive = low > KEY_ZERO;
 #pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) { /* all loads are under way */
-        if (j < taken.each) {
-            const uint32_t bits = taken.key[j];
-            const uint32_t key = positive ? bits | 0x80000000u : key_of(__uint_as_float(bits));
-            taken.key[j] = exists >> j & 1u ? key : 0;
+    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        taken.key[j] = taken.position[j] = 0;
+        if (j < taken.each && first + 32 * j < count) {
+            const uint2 entry = shared.list[first + 32 * j];
+            taken.key[j] = positive ? entry.x | 0x80000000u : key_of(__uint_as_float(entry.x));
+            taken.position[j] = entry.y;
         }
     }
     return true;
 }
-#endif
 
 /* Entries in registers as a source of keys (rank.cuh). */
 template <int THREADS>

@@ -31,11 +31,11 @@ struct cluster_shared {
     alignas(16) uint2 list[LIST];           /* score bits and position, positions ascending */
     uint32_t equal[TOPK_K_FAST_MAX];        /* positions of scores equal to the boundary */
     struct rank_shared rank;
-    alignas(16) struct rank_bin scanned;      /* by scan_rank() */
     alignas(16) struct rank_bin found;        /* the first block's: of the cluster's sums */
     alignas(16) score_t edge[2][SCORE_GROUP]; /* 16 bytes that a row's start and end cut */
     alignas(16) uint2 standing[TOPK_CLUSTER_BLOCKS_MAX]; /* what each block sent: its entries */
     alignas(8) uint64_t met; /* a barrier that completes when all have sent */
+    uint64_t taken;          /* the first block's: when it has all entries */
     struct ring_barriers ring;
     struct boundary boundary; /* of an exact search */
     struct sink sink;
@@ -69,51 +69,15 @@ __device__ __forceinline__ uint64_t *sort_entries(const struct select_params &pa
     return reinterpret_cast<uint64_t *>(cluster_stage((uint32_t)params.stages));
 }
 
-/*
- * The bin that holds rank `need` (from 1, from the highest bin), as find_rank() of rank.cuh, by
- * other means: every warp sums its bins upwards at once, so that the way to the answer is shorter
- * by a third, at more instructions. The counts must be complete and a barrier passed; two barriers
- * inside.
- */
+/* The bin that holds rank `need` (from 1, from the highest bin). The counts must be complete and a
+ * barrier passed; two barriers inside. */
 template <int THREADS>
 __device__ __forceinline__ struct rank_bin scan_rank(const uint32_t *bins, uint32_t need)
 {
     constexpr int EACH = TOPK_BINS / THREADS;
-    auto &shared = cluster_state();
-    const uint32_t first = TOPK_BINS - (threadIdx.x + 1) * EACH;
     uint32_t count[EACH];
-    const uint32_t own = load_bins<EACH>(bins + first, count);
-    const uint32_t prefix = warp_prefix(own);
-    if (lane_index() == 31) {
-        shared.warp_counts[0][warp_index()] = prefix;
-    }
-    block_sync<THREADS>();
-    const uint32_t other = lane_index() < THREADS / 32 ? shared.warp_counts[0][lane_index()] : 0;
-    const uint32_t total = __reduce_add_sync(WARP_ALL, other);
-    uint32_t above = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
-    above += prefix - own;
-    if (above < need && need <= above + own) { /* one thread */
-        uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
-#pragma unroll
-        for (int i = EACH - 1; i > 0; i--) {
-            if (above + in_bin < need && bin == first + i) {
-                above += in_bin;
-                bin = first + i - 1;
-                in_bin = count[i - 1];
-            }
-        }
-        const struct rank_bin here = {bin, above, in_bin, total};
-        shared.scanned = here;
-    }
-    block_sync<THREADS>();
-    struct rank_bin found = {0, 0, 0, total};
-    if (total >= need) {
-        const uint4 four = *reinterpret_cast<const uint4 *>(&shared.scanned);
-        found.bin = four.x;
-        found.above = four.y;
-        found.count = four.z;
-    }
-    return found;
+    const uint32_t own = load_bins<EACH>(bins + TOPK_BINS - (threadIdx.x + 1) * EACH, count);
+    return scan_counts<THREADS, EACH>(count, own, need, cluster_state().rank);
 }
 
 #if __CUDA_ARCH__ >= 900
