@@ -289,15 +289,17 @@ static int32_t cluster_blocks_max(const struct topk_device *device)
     return device->compute_major < 12 ? TOPK_CLUSTER_BLOCKS_MAX : 8; /* 8: the portable size */
 }
 
-/* Whether the device can start a policy's clusters, and (when `choosing`) enough for all rows. */
+/* Whether the device can start a policy's clusters, and (when `choosing`) enough for all rows,
+ * whose slices are worth a block. */
 static bool cluster_policy_serves(const struct cluster_policy *policy,
                                   const struct topk_shape *shape, const struct topk_device *device,
                                   bool choosing)
 {
     int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
+    int64_t width_min = (int64_t)policy->cluster_blocks * TOPK_CLUSTER_SLICE_MIN;
     return policy->cluster_blocks <= cluster_blocks_max(device) &&
            policy->cluster_blocks <= device->num_multiprocessors &&
-           (!choosing || shape->rows <= rows_max);
+           (!choosing || (shape->rows <= rows_max && shape->width >= width_min));
 }
 
 /* A cluster a row; more rows than clusters are taken in turn. */

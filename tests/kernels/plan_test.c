@@ -76,8 +76,8 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
     } edges[] = {{1, 16}, {7, 16}, {8, 8},  {9, 6},  {16, 6},          {17, 4},
                  {24, 4}, {25, 3}, {32, 3}, {33, 2}, {CLUSTER_ROWS, 2}};
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
-        for (int32_t width = TOPK_CLUSTER_WIDTH_ABOVE + 1; width > 0 && width < 1 << 30;
-             width *= 2) {
+        for (int32_t width = TOPK_CLUSTER_SLICE_MIN * TOPK_CLUSTER_BLOCKS_MAX;
+             width > 0 && width < 1 << 30; width *= 2) {
             struct topk_plan plan = plan_of(&h200, edges[i].rows, width, 2048);
             assert_family(&plan, TOPK_FAMILY_CLUSTER);
             assert_int_equal(plan.cluster_blocks, edges[i].cluster_blocks);
@@ -86,6 +86,21 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
         }
         struct topk_plan row = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_ABOVE, 2048);
         assert_family(&row, TOPK_FAMILY_ROW);
+    }
+}
+
+static void it_gives_no_block_of_a_cluster_a_slice_not_worth_it(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, width, cluster_blocks;
+    } expected[] = {{1, 32768, 8},  {8, 32768, 8},  {9, 32768, 6}, {17, 32768, 4},
+                    {1, 65535, 8},  {1, 65536, 16}, {1, 24576, 6}, {1, 24575, 4},
+                    {24, 16385, 4}, {25, 16385, 3}, {33, 16385, 2}};
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        struct topk_plan plan = plan_of(&h200, expected[i].rows, expected[i].width, 2048);
+        assert_family(&plan, TOPK_FAMILY_CLUSTER);
+        assert_int_equal(plan.cluster_blocks, expected[i].cluster_blocks);
     }
 }
 
@@ -439,6 +454,7 @@ int main(void)
         cmocka_unit_test(it_has_row_policies_for_few_and_for_many_rows),
         cmocka_unit_test(it_asks_ahead_where_the_device_can),
         cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
+        cmocka_unit_test(it_gives_no_block_of_a_cluster_a_slice_not_worth_it),
         cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
         cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),
         cmocka_unit_test(it_splits_few_long_rows_and_tiles_many),
