@@ -6,8 +6,8 @@
  *               while its slice is on its way
  *   admit       what reaches the boundary goes to a list in shared memory, in position order
  *   exchange    a barrier of the cluster; every block reads how much the others have
- *   take        the first block takes the others' entries through distributed shared memory; the
- *               others are then done
+ *   take        the others send their entries to the first block's shared memory, and are done; it
+ *               takes all into registers
  *   write       it finds the cut, by histogram, and writes
  *
  * Two barriers of a cluster a row, and nothing in global memory but scores and results. A boundary

@@ -3,7 +3,7 @@
  * of a cluster reach each other's (sm_90 and later).
  *
  * A cluster is launched as a whole, so its blocks may wait for each other. They meet twice a row:
- * once when all have admitted their slice, once when the first has taken the others' entries.
+ * once when all have admitted their slice, once when nobody needs another's memory any more.
  */
 #ifndef TOPKSEL_CUDA_CLUSTER_STATE_CUH
 #define TOPKSEL_CUDA_CLUSTER_STATE_CUH

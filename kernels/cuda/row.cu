@@ -12,6 +12,9 @@
  *               goes on below
  *   write       in no order through shared memory; or in order, after counts of each warp
  *
+ * Short rows with a multiprocessor each go another way between the first and the last:
+ * row_quick.cuh.
+ *
  * These kernels are bound by the instructions they issue, not by memory: count instructions a score
  * before adding any.
  */
