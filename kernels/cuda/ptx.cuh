@@ -129,7 +129,7 @@ static __device__ __forceinline__ uint32_t half_pair_equal(uint32_t left, uint32
     return mask;
 }
 
-/* From sm_90 on. */
+#if __CUDA_ARCH__ >= 900
 static __device__ __forceinline__ uint32_t bfloat_pair_from(uint32_t left, uint32_t right)
 {
     uint32_t mask;
@@ -143,6 +143,22 @@ static __device__ __forceinline__ uint32_t bfloat_pair_equal(uint32_t left, uint
     asm("set.eq.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(left), "r"(right));
     return mask;
 }
+#else
+/* As float32, of which a bfloat16 is the upper half. */
+static __device__ __forceinline__ uint32_t bfloat_pair_from(uint32_t left, uint32_t right)
+{
+    const uint32_t upper = 0xffff0000u;
+    return (__uint_as_float(left << 16) >= __uint_as_float(right << 16) ? ~upper : 0u) |
+           (__uint_as_float(left & upper) >= __uint_as_float(right & upper) ? upper : 0u);
+}
+
+static __device__ __forceinline__ uint32_t bfloat_pair_equal(uint32_t left, uint32_t right)
+{
+    const uint32_t upper = 0xffff0000u;
+    return (__uint_as_float(left << 16) == __uint_as_float(right << 16) ? ~upper : 0u) |
+           (__uint_as_float(left & upper) == __uint_as_float(right & upper) ? upper : 0u);
+}
+#endif
 
 /* Two scores as float16, cut off towards zero: the first below. NaN becomes 0x7fff; a number beyond
  * float16 its largest one. */
