@@ -81,6 +81,8 @@ uint32_t endpoint_num_unsent(const struct endpoint *endpoint);
 const struct peer *endpoint_pipe_peer(const struct endpoint_pipe *pipe);
 const struct peer_groups *endpoint_pipe_groups(const struct endpoint_pipe *pipe);
 uint32_t endpoint_pipe_id(const struct endpoint_pipe *pipe); /* for logs */
+/* Whether the peer has closed its side, read to the end or not. */
+bool endpoint_pipe_has_ended(const struct endpoint_pipe *pipe);
 void endpoint_pipe_set_user(struct endpoint_pipe *pipe, void *user);
 void *endpoint_pipe_user(const struct endpoint_pipe *pipe); /* NULL at first */
 /* A kept pipe may be silent for ever. */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -320,6 +321,12 @@ uint32_t endpoint_pipe_id(const struct endpoint_pipe *pipe)
 void endpoint_pipe_set_user(struct endpoint_pipe *pipe, void *user)
 {
     pipe->user = user;
+}
+
+bool endpoint_pipe_has_ended(const struct endpoint_pipe *pipe)
+{
+    struct pollfd look = {.fd = pipe->fd, .events = POLLRDHUP};
+    return pipe->fd < 0 || (poll(&look, 1, 0) == 1 && (look.revents & (POLLRDHUP | POLLHUP)) != 0);
 }
 
 void *endpoint_pipe_user(const struct endpoint_pipe *pipe)

@@ -72,8 +72,13 @@ static void orphan_died(struct process_watch *watch)
 
     orphan->is_dead = true;
     if (orphan->session != NULL) {
-        /* A child of it may have inherited the connection; that does not keep the session. */
-        session_end(orphan->session, FIGURES_END_DIED, TOPKD_E_CANCELLED);
+        /* A child of it may have inherited the connection; that does not keep the session. Else
+         * the connection's end is there too, and may only not have had its turn. */
+        struct endpoint_pipe *pipe = orphan->session->pipe;
+        session_end(orphan->session,
+                    pipe != NULL && endpoint_pipe_has_ended(pipe) ? FIGURES_END_CLOSED
+                                                                  : FIGURES_END_DIED,
+                    TOPKD_E_CANCELLED);
         return;
     }
     orphan_unlink_names(orphan);

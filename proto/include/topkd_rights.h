@@ -32,7 +32,7 @@ static inline ssize_t rights_send(int socket, const void *bytes, size_t size, co
         memset(&room, 0, sizeof(room));
         packet.msg_control = room.bytes;
         packet.msg_controllen = CMSG_SPACE(sizeof(int) * num_fds);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&packet);
+        struct cmsghdr *header = &room.align; /* the first, and the only one */
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
         header->cmsg_len = CMSG_LEN(sizeof(int) * num_fds);
