@@ -109,6 +109,26 @@ static __device__ __forceinline__ void clear_own(uint32_t *bins)
     }
 }
 
+/* The bin of a thread's own that holds rank `need`: it has those from `first`, and there are
+ * `above` in higher ones. Its lowest when none does. */
+template <int EACH>
+static __device__ __forceinline__ struct rank_bin rank_within(const uint32_t (&count)[EACH],
+                                                              uint32_t first, uint32_t above,
+                                                              uint32_t need, uint32_t total)
+{
+    uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
+#pragma unroll
+    for (int i = EACH - 1; i > 0; i--) {
+        if (above + in_bin < need && bin == first + i) {
+            above += in_bin;
+            bin = first + i - 1;
+            in_bin = count[i - 1];
+        }
+    }
+    const struct rank_bin found = {bin, above, in_bin, total};
+    return found;
+}
+
 /*
  * The bin that holds rank `need`, from the counts that each thread has of EACH bins, whose sum is
  * `own`: thread 0 of the highest. As find_rank() below by other means: every warp sums upwards at
@@ -129,17 +149,7 @@ scan_counts(const uint32_t (&count)[EACH], uint32_t own, uint32_t need, struct r
     above += prefix - own;
     if (above < need && need <= above + own) { /* one thread */
         const uint32_t first = EACH * THREADS - (threadIdx.x + 1) * EACH;
-        uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
-#pragma unroll
-        for (int i = EACH - 1; i > 0; i--) {
-            if (above + in_bin < need && bin == first + i) {
-                above += in_bin;
-                bin = first + i - 1;
-                in_bin = count[i - 1];
-            }
-        }
-        const struct rank_bin here = {bin, above, in_bin, total};
-        shared.found[0] = here;
+        shared.found[0] = rank_within(count, first, above, need, total);
     }
     block_sync<THREADS>();
     struct rank_bin found = {0, 0, 0, total};
@@ -173,18 +183,10 @@ find_rank_warp(const uint32_t *bins, const uint32_t *totals, uint32_t need)
     prefix = above + warp_prefix(own);
     owner = __ffs((int)__ballot_sync(WARP_ALL, prefix >= need)) - 1;
     above = prefix - own;
-    uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
-#pragma unroll
-    for (int i = EACH - 1; i > 0; i--) {
-        if (above + in_bin < need && bin == first + i) {
-            above += in_bin;
-            bin = first + i - 1;
-            in_bin = count[i - 1];
-        }
-    }
-    result.bin = __shfl_sync(WARP_ALL, bin, owner);
-    result.above = __shfl_sync(WARP_ALL, above, owner);
-    result.count = __shfl_sync(WARP_ALL, in_bin, owner);
+    const struct rank_bin here = rank_within(count, first, above, need, result.total);
+    result.bin = __shfl_sync(WARP_ALL, here.bin, owner);
+    result.above = __shfl_sync(WARP_ALL, here.above, owner);
+    result.count = __shfl_sync(WARP_ALL, here.count, owner);
     return result;
 }
 
