@@ -6,8 +6,7 @@
  * answers with a kernel of its own. One line a way: time from the first kernel's start to the last
  * one's end, from %globaltimer. README.md has the method.
  */
-#include <cuda.h>
-#include <cuda_runtime.h>
+#include "bench_parts.cuh"
 
 #include <algorithm>
 #include <atomic>
@@ -21,19 +20,6 @@
 #include <thread>
 #include <unistd.h>
 #include <vector>
-
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        const char *cu_name = "?";                                                                 \
-        if (cu_result != CUDA_SUCCESS) {                                                           \
-            cuGetErrorName(cu_result, &cu_name);                                                   \
-            printf("FAIL %s:%d %s: %s\n", __FILE__, __LINE__, #call, cu_name);                     \
-            fflush(stdout);                                                                        \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
-#define RT(call) CU((CUresult)(call))
 
 enum { KERNEL_NS = 5000, CHUNK = 8, AHEAD = 3 };
 
@@ -75,45 +61,23 @@ struct step {
     unsigned long long passed;
 };
 
-/* Programmatic launches, as kernels/cuda/task.cuh says. Older GPUs launch one after the other. */
-__device__ static void launch_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ static void launch_release()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-__device__ static unsigned long long now()
-{
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-    return ns;
-}
-
 __device__ static void spin(unsigned long long from)
 {
-    while (now() - from < KERNEL_NS) {
+    while (device_now() - from < KERNEL_NS) {
     }
 }
 
 __global__ void first_kernel(unsigned long long *stamps, unsigned *count)
 {
-    const unsigned long long from = now();
+    const unsigned long long from = device_now();
     stamps[2 * *count] = from;
     spin(from);
 }
 
 __global__ void last_kernel(unsigned long long *stamps, unsigned *count)
 {
-    spin(now());
-    stamps[2 * *count + 1] = now();
+    spin(device_now());
+    stamps[2 * *count + 1] = device_now();
     *count = *count + 1;
 }
 
@@ -131,7 +95,7 @@ __global__ void middle_kernel(struct step *step)
     launch_release();
     launch_wait();
     if (step->is_real)
-        spin(now());
+        spin(device_now());
 }
 
 __global__ void end_kernel(struct step *step, volatile uint32_t *mailbox,
@@ -145,29 +109,7 @@ __global__ void end_kernel(struct step *step, volatile uint32_t *mailbox,
     *h_passed = ++step->passed;
 }
 
-template <class... Args>
-static void launch(void (*kernel)(Args...), CUstream stream, bool programmatic, Args... args)
-{
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(1);
-    config.blockDim = dim3(32);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = programmatic ? 1 : 0;
-    RT(cudaLaunchKernelEx(&config, kernel, args...));
-}
-
 /* ---- Both processes -------------------------------------------------------------------------- */
-
-static double now_us()
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
-}
 
 static void open_device(struct shared *shared, CUdeviceptr *mailbox)
 {
@@ -209,20 +151,20 @@ static void capture_step(CUstream stream, const struct way *way, CUdeviceptr mai
     const bool programmatic = way->programmatic;
     CU(cuStreamWaitValue64(stream, mailbox, (UINT64_C(1) << 32) | 1, CU_STREAM_WAIT_VALUE_AND));
     if (!way->memops)
-        launch(begin_kernel, stream, false, d_step, (volatile uint64_t *)mailbox,
-               (int)way->reads_host);
-    launch(middle_kernel, stream, programmatic, d_step);
+        launch_block(begin_kernel, 32, stream, false, d_step, (volatile uint64_t *)mailbox,
+                     (int)way->reads_host);
+    launch_block(middle_kernel, 32, stream, programmatic, d_step);
     if (way->memops) {
         CUstreamBatchMemOpParams writes[2] = {};
         writes[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
         writes[0].writeValue.address = mailbox;
         writes[0].writeValue.value = 2;
         CU(cuStreamBatchMemOp(stream, 1, writes, 0));
-        launch(end_kernel, stream, false, d_step, (volatile uint32_t *)mailbox + 2,
-               (volatile uint64_t *)d_passed, 0);
+        launch_block(end_kernel, 32, stream, false, d_step, (volatile uint32_t *)mailbox + 2,
+                     (volatile uint64_t *)d_passed, 0);
     } else {
-        launch(end_kernel, stream, programmatic, d_step, (volatile uint32_t *)mailbox,
-               (volatile uint64_t *)d_passed, (int)way->fence);
+        launch_block(end_kernel, 32, stream, programmatic, d_step, (volatile uint32_t *)mailbox,
+                     (volatile uint64_t *)d_passed, (int)way->fence);
     }
 }
 
@@ -232,10 +174,10 @@ static void answer_way(struct shared *shared, int number, CUstream stream, CUdev
     const struct way *way = &ways[number];
     struct step *d_step;
     volatile uint64_t *h_passed;
-    RT(cudaMalloc((void **)&d_step, sizeof(*d_step)));
+    CU(cudaMalloc((void **)&d_step, sizeof(*d_step)));
     const struct step zero = {0, 1, 0};
-    RT(cudaMemcpy(d_step, &zero, sizeof(zero), cudaMemcpyHostToDevice));
-    RT(cudaHostAlloc((void **)&h_passed, 64, cudaHostAllocMapped));
+    CU(cudaMemcpy(d_step, &zero, sizeof(zero), cudaMemcpyHostToDevice));
+    CU(cudaHostAlloc((void **)&h_passed, 64, cudaHostAllocMapped));
     *h_passed = 0;
     const CUgraphExec exec = capture(stream, [&] {
         for (int i = 0; i < CHUNK; i++)
@@ -247,9 +189,9 @@ static void answer_way(struct shared *shared, int number, CUstream stream, CUdev
     while (launched < steps) {
         if (launched - (int)*h_passed > (AHEAD - 1) * CHUNK)
             continue;
-        const double from = now_us();
+        const double from_s = now_s();
         CU(cuGraphLaunch(exec, stream));
-        const double took = now_us() - from;
+        const double took = (now_s() - from_s) * 1e6;
         spent_us += took;
         worst_us = std::max(worst_us, took);
         launched += CHUNK;
@@ -260,8 +202,8 @@ static void answer_way(struct shared *shared, int number, CUstream stream, CUdev
         spent_us / launched, CHUNK, worst_us);
     fflush(stdout);
     CU(cuGraphExecDestroy(exec));
-    RT(cudaFree(d_step));
-    RT(cudaFreeHost((void *)h_passed));
+    CU(cudaFree(d_step));
+    CU(cudaFreeHost((void *)h_passed));
     shared->way_done.store(number + 1);
 }
 
@@ -312,20 +254,20 @@ static void ask_way(struct shared *shared, int number, CUstream stream, CUdevice
     unsigned long long *stamps;
     unsigned *count;
     struct step *d_step;
-    RT(cudaHostAlloc((void **)&stamps, sizeof(*stamps) * 2 * (size_t)steps, cudaHostAllocMapped));
-    RT(cudaMalloc((void **)&count, sizeof(*count)));
-    RT(cudaMemset(count, 0, sizeof(*count)));
-    RT(cudaMalloc((void **)&d_step, sizeof(*d_step)));
+    CU(cudaHostAlloc((void **)&stamps, sizeof(*stamps) * 2 * (size_t)steps, cudaHostAllocMapped));
+    CU(cudaMalloc((void **)&count, sizeof(*count)));
+    CU(cudaMemset(count, 0, sizeof(*count)));
+    CU(cudaMalloc((void **)&d_step, sizeof(*d_step)));
     const struct step one = {0, 1, 0};
-    RT(cudaMemcpy(d_step, &one, sizeof(one), cudaMemcpyHostToDevice));
-    RT(cudaDeviceSynchronize());
+    CU(cudaMemcpy(d_step, &one, sizeof(one), cudaMemcpyHostToDevice));
+    CU(cudaDeviceSynchronize());
     const CUgraphExec exec = capture(stream, [&] {
-        launch(first_kernel, stream, false, stamps, count);
+        launch_block(first_kernel, 32, stream, false, stamps, count);
         if (way->in_process)
-            launch(middle_kernel, stream, false, d_step);
+            launch_block(middle_kernel, 32, stream, false, d_step);
         else
             hand_over(stream, way, mailbox);
-        launch(last_kernel, stream, false, stamps, count);
+        launch_block(last_kernel, 32, stream, false, stamps, count);
     });
     if (!way->in_process) {
         shared->way_wanted.store(number);
@@ -347,9 +289,9 @@ static void ask_way(struct shared *shared, int number, CUstream stream, CUdevice
            us[us.size() * 99 / 100]);
     fflush(stdout);
     CU(cuGraphExecDestroy(exec));
-    RT(cudaFree(d_step));
-    RT(cudaFree(count));
-    RT(cudaFreeHost(stamps));
+    CU(cudaFree(d_step));
+    CU(cudaFree(count));
+    CU(cudaFreeHost(stamps));
 }
 
 /* ---- Which calls block while a stream waits -------------------------------------------------- */
@@ -363,16 +305,16 @@ static void try_call(struct shared *shared, CUstream stream, CUdeviceptr mailbox
     CU(cuStreamWaitValue64(stream, mailbox, (UINT64_C(1) << 32) | 1, CU_STREAM_WAIT_VALUE_AND));
     std::atomic<int> done{0};
     CUresult result = CUDA_SUCCESS;
-    const double from = now_us();
+    const double from_s = now_s();
     std::thread caller([&] {
         cuCtxSetCurrent(context);
         result = call();
         done.store(1);
     });
-    while (!done.load() && now_us() - from < 200e3)
+    while (!done.load() && now_s() - from_s < 0.2)
         usleep(10);
     const bool blocked = !done.load();
-    const double took = now_us() - from;
+    const double took = (now_s() - from_s) * 1e6;
     __atomic_store_n(&shared->mailbox, UINT64_C(1) << 32, __ATOMIC_SEQ_CST); /* the release */
     caller.join();
     CU(cuStreamSynchronize(stream));
@@ -390,7 +332,7 @@ static void try_calls(struct shared *shared, CUdeviceptr mailbox)
     unsigned *count;
     CU(cuStreamCreate(&armed, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    RT(cudaMalloc((void **)&count, 64));
+    CU(cudaMalloc((void **)&count, 64));
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     struct step *d_step = (struct step *)count;
@@ -407,13 +349,13 @@ static void try_calls(struct shared *shared, CUdeviceptr mailbox)
     CU(cuMemFree(large));
     tried("cuStreamCreate", [&] { return cuStreamCreate(&made, CU_STREAM_NON_BLOCKING); });
     tried("a kernel in it, synchronised", [&] {
-        launch(middle_kernel, made, false, d_step);
+        launch_block(middle_kernel, 32, made, false, d_step);
         return cuStreamSynchronize(made);
     });
     tried("cuStreamDestroy", [&] { return cuStreamDestroy(made); });
     tried("capture", [&] {
         CUresult result = cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-        launch(middle_kernel, other, true, d_step);
+        launch_block(middle_kernel, 32, other, true, d_step);
         return result == CUDA_SUCCESS ? cuStreamEndCapture(other, &graph) : result;
     });
     tried("cuGraphInstantiate", [&] { return cuGraphInstantiateWithFlags(&exec, graph, 0); });

@@ -95,41 +95,6 @@ static struct board *board;
 static int num_steps = 4000;
 static std::vector<int> chosen;
 
-#define CU(call) check_cu(#call, (CUresult)(call))
-
-static void check_cu(const char *call, CUresult result)
-{
-    const char *name = "?";
-    if (result == CUDA_SUCCESS)
-        return;
-    cuGetErrorName(result, &name);
-    printf("FAIL %s: %s\n", call, name);
-    fflush(stdout);
-    _exit(1);
-}
-
-static double now_s()
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-template <class... Args>
-static void launch(void (*kernel)(Args...), CUstream stream, bool programmatic, Args... args)
-{
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(1);
-    config.blockDim = dim3(1);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = programmatic ? 1 : 0;
-    CU(cudaLaunchKernelEx(&config, kernel, args...));
-}
-
 /* ---- Every process --------------------------------------------------------------------------- */
 
 static CUdeviceptr open_device()
@@ -202,12 +167,13 @@ static void make_steps(struct answering *lane, int number, const struct way *way
             if (way->worker != WORKER_POLL)
                 CU(cuStreamWaitValue32(lane->stream, announced ? announcement : word, 1,
                                        CU_STREAM_WAIT_VALUE_AND));
-            launch(begin_kernel, lane->stream, false, lane->state, (uint32_t *)word,
-                   announced ? (uint32_t *)announcement : nullptr,
-                   (int)(way->worker != WORKER_DRIVER), (int)way->early);
-            launch(work_kernel, lane->stream, true, lane->state);
-            launch(end_kernel, lane->stream, true, lane->state, (uint32_t *)word,
-                   (volatile uint64_t *)page_at(pages, number, offsetof(struct lane_page, passed)));
+            launch_block(begin_kernel, 1, lane->stream, false, lane->state, (uint32_t *)word,
+                         announced ? (uint32_t *)announcement : nullptr,
+                         (int)(way->worker != WORKER_DRIVER), (int)way->early);
+            launch_block(work_kernel, 1, lane->stream, true, lane->state);
+            launch_block(
+                end_kernel, 1, lane->stream, true, lane->state, (uint32_t *)word,
+                (volatile uint64_t *)page_at(pages, number, offsetof(struct lane_page, passed)));
         }
     });
 }
@@ -271,8 +237,8 @@ static void hand_over(CUstream stream, const struct way *way, struct client_stat
                       CUdeviceptr word, CUdeviceptr doorbell)
 {
     if (way->client_kernel) {
-        launch(ask_kernel, stream, way->client_programmatic, state, (uint32_t *)word,
-               (uint32_t *)(way->rings ? doorbell : 0));
+        launch_block(ask_kernel, 1, stream, way->client_programmatic, state, (uint32_t *)word,
+                     (uint32_t *)(way->rings ? doorbell : 0));
         return;
     }
     CUstreamBatchMemOpParams ops[3] = {write_op(word, 1), write_op(doorbell, 1), {}};
@@ -291,13 +257,13 @@ static CUgraphExec make_client_graph(CUstream stream, int number, const struct w
     return capture(stream, [&] {
         if (way->worker == WORKER_ANNOUNCE)
             CU(cuStreamWriteValue32(stream, words + number * 256 + 128, 1, 0));
-        launch(first_kernel, stream, false, state);
+        launch_block(first_kernel, 1, stream, false, state);
         if (way->in_process)
-            launch(work_kernel, stream, false, (struct worker_state *)nullptr);
+            launch_block(work_kernel, 1, stream, false, (struct worker_state *)nullptr);
         else
             hand_over(stream, way, state, word_at(way, pages, words, number),
                       page_at(pages, number, offsetof(struct lane_page, doorbell)));
-        launch(last_kernel, stream, way->last_overlaps, state);
+        launch_block(last_kernel, 1, stream, way->last_overlaps, state);
     });
 }
 

@@ -5,6 +5,8 @@
 #ifndef TOPKD_BENCH_LANE_WAYS_CUH
 #define TOPKD_BENCH_LANE_WAYS_CUH
 
+#include "bench_parts.cuh"
+
 #include <cstdint>
 
 /* What the client's kernels and the answer take; the most steps of a cell; and the longest that a
@@ -29,31 +31,10 @@ enum stamp {
 typedef unsigned long long client_stamps[NUM_CLIENT];
 typedef unsigned long long worker_stamps[NUM_WORKER];
 
-__device__ static void launch_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ static void launch_release()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-__device__ static unsigned long long now()
-{
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-    return ns;
-}
-
 __device__ static void spin()
 {
-    const unsigned long long from = now();
-    while (now() - from < KERNEL_NS) {
+    const unsigned long long from = device_now();
+    while (device_now() - from < KERNEL_NS) {
     }
 }
 
@@ -66,9 +47,9 @@ __device__ static void store(uint32_t *word, uint32_t value)
 /* False: the bound has passed. */
 __device__ static bool look_for(const uint32_t *word, uint32_t value)
 {
-    const unsigned long long from = now();
+    const unsigned long long from = device_now();
     while (*(const volatile uint32_t *)word != value) {
-        if (now() - from > BOUND_NS)
+        if (device_now() - from > BOUND_NS)
             return false;
     }
     __threadfence();
@@ -89,9 +70,9 @@ struct worker_state {
 __global__ void first_kernel(struct client_state *state)
 {
     const unsigned at = state->count;
-    state->stamps[at][FIRST_BEGIN] = now();
+    state->stamps[at][FIRST_BEGIN] = device_now();
     spin();
-    state->stamps[at][FIRST_END] = now();
+    state->stamps[at][FIRST_END] = device_now();
 }
 
 __global__ void ask_kernel(struct client_state *state, uint32_t *word, uint32_t *doorbell)
@@ -100,23 +81,23 @@ __global__ void ask_kernel(struct client_state *state, uint32_t *word, uint32_t 
     launch_wait();
     launch_release();
     store(word, 1);
-    state->stamps[at][CLIENT_ASKED] = now();
+    state->stamps[at][CLIENT_ASKED] = device_now();
     if (doorbell != nullptr) {
         __threadfence_system();
         *(volatile uint32_t *)doorbell = 1;
     }
     if (!look_for(word, 2))
         state->lost++;
-    state->stamps[at][CLIENT_SAW] = now();
+    state->stamps[at][CLIENT_SAW] = device_now();
 }
 
 __global__ void last_kernel(struct client_state *state)
 {
     const unsigned at = state->count;
     launch_wait();
-    state->stamps[at][LAST_BEGIN] = now();
+    state->stamps[at][LAST_BEGIN] = device_now();
     spin();
-    state->stamps[at][LAST_END] = now();
+    state->stamps[at][LAST_END] = device_now();
     state->count = at + 1;
 }
 
@@ -129,7 +110,7 @@ __global__ void begin_kernel(struct worker_state *state, uint32_t *word, uint32_
     state->is_real = !looks || look_for(word, 1);
     if (!early)
         launch_release();
-    state->stamps[at][WORKER_SAW] = now();
+    state->stamps[at][WORKER_SAW] = device_now();
     if (announcement != nullptr)
         *(volatile uint32_t *)announcement = 0;
 }
@@ -140,10 +121,10 @@ __global__ void work_kernel(struct worker_state *state)
     const unsigned at = state != nullptr ? *(volatile unsigned *)&state->count : 0;
     launch_wait();
     if (state != nullptr)
-        state->stamps[at][WORK_BEGIN] = now();
+        state->stamps[at][WORK_BEGIN] = device_now();
     spin();
     if (state != nullptr)
-        state->stamps[at][WORK_END] = now();
+        state->stamps[at][WORK_END] = device_now();
 }
 
 __global__ void end_kernel(struct worker_state *state, uint32_t *word, volatile uint64_t *h_passed)
@@ -154,7 +135,7 @@ __global__ void end_kernel(struct worker_state *state, uint32_t *word, volatile 
         *(volatile uint32_t *)word = 2;
     else
         state->lost++;
-    state->stamps[at][WORKER_ANSWERED] = now();
+    state->stamps[at][WORKER_ANSWERED] = device_now();
     state->count = at + 1;
     *h_passed = at + 1;
 }

@@ -15,10 +15,10 @@
  * with `full` a kernel that takes all their shared memory stands before the selection.
  * One CSV row a cell; README.md has the method.
  */
+#include "bench_parts.cuh"
+
 #include "topk_select.h"
 #include "topkd.h"
-
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -74,21 +74,7 @@ static void check_tk(const char *call, enum topkd_status status)
     }
 }
 
-static double now_s()
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 /* ---- Kernels --------------------------------------------------------------------------------- */
-
-__device__ static unsigned long long device_now()
-{
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-    return ns;
-}
 
 __global__ void first_kernel(unsigned long long *stamps, unsigned *count)
 {

@@ -12,8 +12,7 @@
  * process in microseconds. What has not come to an end within a second is STUCK, with the name of
  * the call; a plain store in shared memory then lets every wait pass, and the next series begins.
  */
-#include <cuda.h>
-#include <cuda_runtime.h>
+#include "bench_parts.cuh"
 
 #include <algorithm>
 #include <atomic>
@@ -72,19 +71,6 @@ struct board {
 };
 
 static struct board *board;
-
-#define CU(call) check_cu(#call, (CUresult)(call))
-
-static void check_cu(const char *call, CUresult result)
-{
-    const char *name = "?";
-    if (result == CUDA_SUCCESS)
-        return;
-    cuGetErrorName(result, &name);
-    printf("FAIL %s: %s\n", call, name);
-    fflush(stdout);
-    _exit(1);
-}
 
 static int64_t now_us()
 {
