@@ -15,20 +15,22 @@ struct bench_floor {
     const int32_t *lengths;
     int32_t num_rows, width;
     float bound;
-    int32_t next_row; /* atomic */
-    int64_t found;    /* atomic */
+    int64_t next_part; /* atomic */
+    int64_t found;     /* atomic */
 };
+
+enum { PART_MAX = 65536 }; /* scores that a thread takes at a time */
 
 /* One clone for each vector width, chosen when the program starts. */
 #if defined(__x86_64__)
 __attribute__((target_clones("default", "avx2", "avx512f")))
 #endif
 static int32_t
-count_row(const float *row, int32_t length, float bound)
+count_part(const float *scores, int32_t length, float bound)
 {
     int32_t found = 0;
     for (int32_t i = 0; i < length; i++) {
-        found += row[i] >= bound;
+        found += scores[i] >= bound;
     }
     return found;
 }
@@ -42,13 +44,18 @@ static void *thread_main(void *argument)
             return NULL;
         }
         int64_t found = 0;
+        const int64_t parts_a_row = (floor->width + PART_MAX - 1) / PART_MAX;
         for (;;) {
-            int32_t row = __atomic_fetch_add(&floor->next_row, 1, __ATOMIC_RELAXED);
+            int64_t part = __atomic_fetch_add(&floor->next_part, 1, __ATOMIC_RELAXED);
+            int64_t row = part / parts_a_row;
             if (row >= floor->num_rows) {
                 break;
             }
+            int32_t begin = (int32_t)(part % parts_a_row) * PART_MAX;
             int32_t length = floor->lengths != NULL ? floor->lengths[row] : floor->width;
-            found += count_row(floor->scores + row * floor->row_stride, length, floor->bound);
+            int32_t rest = length - begin < PART_MAX ? length - begin : PART_MAX;
+            found +=
+                count_part(floor->scores + row * floor->row_stride + begin, rest, floor->bound);
         }
         __atomic_fetch_add(&floor->found, found, __ATOMIC_RELAXED);
         pthread_barrier_wait(&floor->end);
@@ -98,7 +105,7 @@ int64_t bench_floor_run(struct bench_floor *floor, const float *scores, int64_t 
     floor->num_rows = num_rows;
     floor->width = width;
     floor->bound = bound;
-    floor->next_row = 0;
+    floor->next_part = 0;
     floor->found = 0;
     pthread_barrier_wait(&floor->begin);
     pthread_barrier_wait(&floor->end);

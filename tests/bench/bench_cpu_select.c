@@ -1,10 +1,10 @@
 /*
  * bench_cpu_select - times topk_cpu_select against the floor of one read-and-compare pass.
  *
- * Method (README.md): several copies of the matrix are used in turn, so that no cache serves the
- * scores; selection and floor alternate within each repeat; a repeat's figure is the median of its
- * rounds and the reported one the least of the repeats' medians. Every row of every copy is checked
- * by the oracle.
+ * Method (README.md): copies of the matrix are used in turn, some by the selection, the others by
+ * the floor, so that no cache serves the scores; selection and floor alternate within each repeat;
+ * a repeat's figure is the median of its rounds and the reported one the least of the repeats'
+ * medians. Every row of every copy is checked by the oracle.
  */
 #include <getopt.h>
 #include <math.h>
@@ -16,6 +16,8 @@
 #include "bench_cpu_floor.h"
 #include "inputs.h"
 #include "oracle.h"
+
+enum { COPIES_MAX = 1024 };
 
 enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_CSV };
 
@@ -235,8 +237,9 @@ static void prepare(struct bench *bench)
     }
     bench->threads = topk_cpu_num_threads(bench->cpu);
     bench->floor = bench_floor_start(bench->threads);
-    int64_t copies = (bench->rotate_mb << 20) / (int64_t)matrix_bytes(bench) + 1;
-    bench->num_copies = copies < 256 ? (int32_t)copies : 256;
+    int64_t copies = (bench->rotate_mb << 20) / (int64_t)matrix_bytes(bench) + 2;
+    copies = copies < COPIES_MAX ? copies : COPIES_MAX;
+    bench->num_copies = (int32_t)copies / 2 * 2; /* the selection's and the floor's */
     bench->scores = must_alloc((size_t)bench->num_copies * matrix_bytes(bench));
     bench->lengths = must_alloc((size_t)bench->rows * sizeof(int32_t));
     bench->floor_reads = must_alloc((size_t)bench->rows * sizeof(int32_t));
@@ -350,12 +353,14 @@ static struct figures measure(const struct bench *bench)
     double *select = must_alloc((size_t)bench->rounds * sizeof(double));
     double *floor = must_alloc((size_t)bench->rounds * sizeof(double));
     int64_t found = 0;
+    int32_t turn = 0;
     const int32_t floor_width =
         bench->width / (int32_t)(sizeof(float) / topk_dtype_bytes(bench->options.dtype));
     figures.exact = check(bench); /* the warm-up too */
     for (int32_t repeat = 0; repeat < bench->repeats; repeat++) {
         for (int32_t i = 0; i < bench->rounds; i++) {
-            int32_t copy = i % bench->num_copies, other = (i + 1) % bench->num_copies;
+            int32_t copy = turn, other = turn + 1;
+            turn = (turn + 2) % bench->num_copies;
             double begin = now_us();
             select_once(bench, copy, repeat == 0 ? &figures.routes : NULL);
             double middle = now_us();
