@@ -261,12 +261,17 @@ static bool parse(int argc, char **argv, struct settings *settings)
         uint64_t min, max;
     } numbers[] = {{"rows", 1, 1u << 20}, {"width", 1, 1u << 24},  {"k", 1, 16384},
                    {"heads", 1, 64},      {"seed", 0, UINT64_MAX}, {"repeats", 1, 1u << 20}};
-    static const struct option options[] = {
-        {"rows", required_argument, NULL, 0},     {"width", required_argument, NULL, 1},
-        {"k", required_argument, NULL, 2},        {"heads", required_argument, NULL, 3},
-        {"seed", required_argument, NULL, 4},     {"repeats", required_argument, NULL, 5},
-        {"scores", required_argument, NULL, 's'}, {"url", required_argument, NULL, 'u'},
-        {"device", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"rows", required_argument, NULL, 0},
+                                            {"width", required_argument, NULL, 1},
+                                            {"k", required_argument, NULL, 2},
+                                            {"heads", required_argument, NULL, 3},
+                                            {"seed", required_argument, NULL, 4},
+                                            {"repeats", required_argument, NULL, 5},
+                                            {"scores", required_argument, NULL, 's'},
+                                            {"url", required_argument, NULL, 'u'},
+                                            {"device", required_argument, NULL, 'd'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     uint64_t values[] = {settings->rows,  settings->width, settings->k,
                          settings->heads, settings->seed,  settings->repeats};
     for (int code; (code = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -280,6 +285,9 @@ static bool parse(int argc, char **argv, struct settings *settings)
         case 'd':
             settings->device = optarg;
             break;
+        case 'h':
+            fputs(usage, stdout);
+            exit(0);
         case '?':
             return false;
         default:

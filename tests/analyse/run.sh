@@ -10,6 +10,13 @@
 # Exit code: 0 nothing was found, 1 something was.
 set -euo pipefail
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 

@@ -16,6 +16,7 @@
  *   streams   jobs take turns on so many, each with arguments, workspace and graph of its own
  *   graph     copy and mark are nodes of the graph, one launch does all
  */
+#include "bench_args.h"
 #include "bench_scores.h"
 #include "topk_select.h"
 
@@ -346,15 +347,14 @@ int main(int argc, char **argv)
     CUdevice gpu;
     CUcontext context;
     struct topk_device device;
-    if (argc != 2 && argc != 5) {
-        fprintf(stderr, "usage: %s LABEL [ROWS WIDTH K]\n", argv[0]);
-        return 64;
-    }
-    if (argc == 5) {
-        num_rows = atoi(argv[2]);
-        width = atoi(argv[3]);
-        num_k = atoi(argv[4]);
-    }
+    bench_args(
+        argc, argv, 1, 4,
+        "usage: bench_enqueue LABEL [ROWS WIDTH K]\n"
+        "Times ways of putting one selection on a stream, without a daemon; without a shape\n"
+        "also streams that wait for each other. One CSV row a way, LABEL in front.\n");
+    num_rows = bench_integer(argc, argv, 2, "ROWS", 1, 1 << 20, num_rows);
+    width = bench_integer(argc, argv, 3, "WIDTH", 1, 1 << 28, width);
+    num_k = bench_integer(argc, argv, 4, "K", 1, TOPK_K_MAX, num_k);
     CU(cuInit(0));
     CU(cuDeviceGet(&gpu, 0));
     CU(cuDevicePrimaryCtxRetain(&context, gpu));

@@ -6,6 +6,7 @@
  * answers with a kernel of its own. One line a way: time from the first kernel's start to the last
  * one's end, from %globaltimer. README.md has the method.
  */
+#include "bench_args.h"
 #include "bench_parts.cuh"
 
 #include <algorithm>
@@ -401,7 +402,11 @@ static int parent(struct shared *shared, int steps)
 
 int main(int argc, char **argv)
 {
-    const int steps = (argc > 1 ? atoi(argv[1]) : 4000) / CHUNK * CHUNK;
+    bench_args(argc, argv, 0, 1,
+               "usage: bench_lane_probe [STEPS]     (4000)\n"
+               "Times ways of handing over between the streams of two processes, a line each, and\n"
+               "says which calls of the driver block while a stream waits.\n");
+    const int steps = bench_integer(argc, argv, 1, "STEPS", CHUNK, 10000000, 4000) / CHUNK * CHUNK;
     struct shared *shared = (struct shared *)mmap(NULL, 4096, PROT_READ | PROT_WRITE,
                                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared->way_ready.store(-1);

@@ -11,6 +11,7 @@
  * kernel's start to the last one's end, then the medians of its parts, by %globaltimer, all kept in
  * device memory until the end. README.md has the method.
  */
+#include "bench_args.h"
 #include "bench_lane_ways.cuh"
 
 #include <cuda.h>
@@ -382,14 +383,17 @@ static pid_t start(int (*run)(int), int number, const char *queues)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || argv[1][0] == '-') {
-        fprintf(stderr, "usage: bench_lane_ways LABEL [STEPS [QUEUES [WAY...]]]\n");
-        return 64;
-    }
-    num_steps = std::min(argc > 2 ? atoi(argv[2]) : num_steps, (int)STEPS_MAX) / BATCH * BATCH;
+    bench_args(
+        argc, argv, 1, 3 + NUM_WAYS,
+        "usage: bench_lane_ways LABEL [STEPS [QUEUES [WAY...]]]\n"
+        "Times ways for streams of two processes to hand over a step, 1 to 8 clients at once.\n"
+        "One CSV row a way and number of clients, LABEL in front; QUEUES (32) is the answering\n"
+        "process's CUDA_DEVICE_MAX_CONNECTIONS, WAY a number of the table in the source.\n");
+    num_steps = bench_integer(argc, argv, 2, "STEPS", BATCH, STEPS_MAX, num_steps) / BATCH * BATCH;
+    (void)bench_integer(argc, argv, 3, "QUEUES", 1, 32, 32);
     const char *queues = argc > 3 ? argv[3] : "32";
     for (int i = 4; i < argc; i++)
-        chosen.push_back(std::min(std::max(atoi(argv[i]), 0), (int)NUM_WAYS - 1));
+        chosen.push_back(bench_integer(argc, argv, i, "WAY", 0, NUM_WAYS - 1, 0));
     for (int i = 0; i < NUM_WAYS && argc <= 4; i++)
         chosen.push_back(i);
     board = (struct board *)mmap(nullptr, sizeof(*board), PROT_READ | PROT_WRITE,

@@ -15,6 +15,7 @@
  * with `full` a kernel that takes all their shared memory stands before the selection.
  * One CSV row a cell; README.md has the method.
  */
+#include "bench_args.h"
 #include "bench_parts.cuh"
 
 #include "topk_select.h"
@@ -42,6 +43,7 @@ struct shape {
 };
 static std::vector<struct shape> shapes = {
     {1, 131072}, {16, 131072}, {64, 131072}, {512, 131072}, {512, 16384}};
+enum { SHAPES_MAX = 64 }; /* of a command line */
 static const int counts[] = {1, 2, 4, 8};
 static bool has_full;
 
@@ -390,12 +392,19 @@ static int flood_start(struct board *, int, const char *, double)
 
 int main(int argc, char **argv)
 {
-    if (argc < 4) {
-        fprintf(stderr, "usage: bench_lanes URL LABEL WORKER_PID [SECONDS_A_CELL "
-                        "[usual|flood|full [ROWSxWIDTH...]]]\n");
-        return 64;
+    bench_args(
+        argc, argv, 3, 5 + SHAPES_MAX,
+        "usage: bench_lanes URL LABEL WORKER_PID [SECONDS_A_CELL [usual|flood|full "
+        "[ROWSxWIDTH...]]]\n"
+        "Times a selection through a lane beside the same one in the client's own graph, 1, 2,\n"
+        "4 and 8 clients. One CSV row a cell, LABEL in front.\n");
+    const int worker = bench_integer(argc, argv, 3, "WORKER_PID", 1, INT_MAX, 1);
+    const double seconds = bench_number(argc, argv, 4, "SECONDS_A_CELL", 0.01, 600, 0.3);
+    if (argc > 5 && strcmp(argv[5], "usual") != 0 && strcmp(argv[5], "flood") != 0 &&
+        strcmp(argv[5], "full") != 0) {
+        fprintf(stderr, "\"%s\" is unknown: usual, flood or full\n", argv[5]);
+        return BENCH_USAGE;
     }
-    const double seconds = argc > 4 ? atof(argv[4]) : 0.3;
     const bool has_flood = argc > 5 && strcmp(argv[5], "flood") == 0;
     has_full = argc > 5 && strcmp(argv[5], "full") == 0;
     if (argc > 6)
@@ -405,7 +414,7 @@ int main(int argc, char **argv)
         if (sscanf(argv[i], "%dx%d", &shape.rows, &shape.width) != 2 || shape.rows < 1 ||
             shape.width < 1) {
             fprintf(stderr, "%s is no ROWSxWIDTH\n", argv[i]);
-            return 64;
+            return BENCH_USAGE;
         }
         shapes.push_back(shape);
     }
@@ -419,7 +428,7 @@ int main(int argc, char **argv)
     pid_t pids[CLIENTS_MAX];
     for (int i = 0; i < CLIENTS_MAX; i++)
         pids[i] = start(client_main, board, i, argv[1], seconds);
-    parent_main(board, argv[2], atoi(argv[3]));
+    parent_main(board, argv[2], worker);
     int code = 0;
     for (const pid_t pid : pids) {
         int status = 0;

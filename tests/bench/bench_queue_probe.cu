@@ -12,6 +12,7 @@
  * process in microseconds. What has not come to an end within a second is STUCK, with the name of
  * the call; a plain store in shared memory then lets every wait pass, and the next series begins.
  */
+#include "bench_args.h"
 #include "bench_parts.cuh"
 
 #include <algorithm>
@@ -283,11 +284,12 @@ static void run_series(const char *label, int num_processes, const char *connect
 int main(int argc, char **argv)
 {
     static const int usual[] = {1, 2, 3, 6};
-    if (argc < 2 || argv[1][0] == '-') {
-        fprintf(stderr, "usage: bench_queue_probe LABEL [WAITING_MAX [PROCESSES...]]\n");
-        return 64;
-    }
-    const int max = argc > 2 ? std::min(std::max(atoi(argv[2]), 1), (int)WAITING_MAX) : 28;
+    bench_args(
+        argc, argv, 1, 2 + PROCESSES_MAX,
+        "usage: bench_queue_probe LABEL [WAITING_MAX [PROCESSES...]]     (28; 1 2 3 6)\n"
+        "Finds out how many streams can wait, in how many processes, until other work stops.\n"
+        "One CSV row a step, LABEL in front; what took more than a second is STUCK.\n");
+    const int max = bench_integer(argc, argv, 2, "WAITING_MAX", 1, WAITING_MAX, 28);
     board = (struct board *)mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)
@@ -299,8 +301,9 @@ int main(int argc, char **argv)
     const int num_series = argc > 3 ? argc - 3 : (int)(sizeof(usual) / sizeof(usual[0]));
     for (const char *connections : {"32", "8"}) {
         for (int i = 0; i < num_series; i++) {
-            const int num = argc > 3 ? atoi(argv[3 + i]) : usual[i];
-            run_series(argv[1], std::min(std::max(num, 1), (int)PROCESSES_MAX), connections, max);
+            const int num =
+                bench_integer(argc, argv, 3 + i, "PROCESSES", 1, PROCESSES_MAX, usual[i]);
+            run_series(argv[1], num, connections, max);
         }
     }
     return 0;

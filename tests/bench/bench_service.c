@@ -18,6 +18,7 @@
  * process, while the daemon is idle. With the worker's process the last columns say what its
  * threads and those of the clients did for a request.
  */
+#include "bench_args.h"
 #include "bench_scores.h"
 #include "bench_usage.h"
 #include "topk_select.h"
@@ -528,22 +529,22 @@ static void run_shape(struct board *board, const struct options *options, const 
 
 int main(int argc, char **argv)
 {
-    if (argc < 3) {
-        fprintf(stderr, "usage: %s URL LABEL [SECONDS [SHAPE [CLIENTS [WORKER_PID]]]]\n", argv[0]);
-        return 64;
-    }
-    struct options options = {.url = argv[1],
-                              .label = argv[2],
-                              .seconds = argc > 3 ? atof(argv[3]) : 1.0,
-                              .only = argc > 4 ? atoi(argv[4]) : -1,
-                              .clients_max = argc > 5 ? atoi(argv[5]) : CLIENTS_MAX,
-                              .worker = argc > 6 ? atoi(argv[6]) : 0};
+    bench_args(
+        argc, argv, 2, 6,
+        "usage: bench_service URL LABEL [SECONDS [SHAPE [CLIENTS [WORKER_PID]]]]\n"
+        "Times round trips and selections through a daemon on a GPU, 1 to CLIENTS (8) clients.\n"
+        "One CSV row a cell, LABEL in front; SHAPE 0 or 1 for one of the two shapes only.\n");
+    struct options options = {
+        .url = argv[1],
+        .label = argv[2],
+        .seconds = bench_number(argc, argv, 3, "SECONDS", 0.01, 600, 1.0),
+        .only = bench_integer(argc, argv, 4, "SHAPE", 0, 1, -1),
+        .clients_max = bench_integer(argc, argv, 5, "CLIENTS", 1, CLIENTS_MAX, CLIENTS_MAX),
+        .worker = bench_integer(argc, argv, 6, "WORKER_PID", 0, INT_MAX, 0)};
     struct board *board =
         mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)
         return 1;
-    if (options.clients_max > CLIENTS_MAX)
-        options.clients_max = CLIENTS_MAX;
     printf("label,mode,clients,rows,width,k,samples,p50_us,p99_us,own_us,over_own_p50_us,"
            "requests_per_s,share_of_replays,least_share,queued_p50_us,queued_p99_us,run_p50_us,"
            "run_p99_us,late_p50_us,late_p99_us,worker_cpu_us,worker_wait_us,worker_turns,"

@@ -7,6 +7,7 @@
  * thread, everything in the cache: what the codec itself adds to a request. The messages are those
  * of tests/support/wire_sample.h, with the numbers at random.
  */
+#include "bench_args.h"
 #include "wire_sample.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 
 #define NUM_MESSAGES 2000u /* a round: long against the clock, short against a time slice */
-#define ROUNDS_MAX 10001u
+#define ROUNDS_MAX 10001
 #define SEED 7u
 
 static struct wire_request request;
@@ -99,11 +100,10 @@ static void report(const char *name, void (*encode)(void), void (*decode)(void),
 
 int main(int argc, char **argv)
 {
-    const unsigned long num_rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 101;
-    if (argc > 2 || num_rounds < 1 || num_rounds > ROUNDS_MAX) {
-        fprintf(stderr, "usage: bench_wire [ROUNDS], 1 to %u rounds\n", ROUNDS_MAX);
-        return 2;
-    }
+    bench_args(argc, argv, 0, 1,
+               "usage: bench_wire [ROUNDS]     (101)\n"
+               "Times encoding and decoding a message: median and best of ROUNDS rounds.\n");
+    const int num_rounds = bench_integer(argc, argv, 1, "ROUNDS", 1, ROUNDS_MAX, 101);
     static const uint32_t counts[] = {0, 64, WIRE_LENGTHS_MAX};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         char name[64];

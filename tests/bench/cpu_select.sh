@@ -7,6 +7,13 @@
 # usage: cpu_select.sh BUILD_DIR [--out FILE] [--threads N] [--passes N] [--torch PYTHON]
 set -euo pipefail
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
 die() { echo "cpu_select.sh: $1" >&2; exit 2; }
 
 [ $# -ge 1 ] || die "usage: cpu_select.sh BUILD_DIR [--out FILE] [--threads N] [--passes N] [--torch PYTHON]"

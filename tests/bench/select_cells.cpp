@@ -1,6 +1,8 @@
 /* The command line and the plans of a cell; see select_cells.hpp. */
 #include "select_cells.hpp"
 
+#include "bench_args.h"
+
 #include "plan/policy.h"
 
 #include <algorithm>
@@ -104,7 +106,8 @@ static bool parse_plans(const std::string &text, std::vector<plan_choice> &plans
             return false;
         }
         if (name.size() < part.size()) {
-            choice.variant = atoi(part.c_str() + name.size() + 1);
+            choice.variant =
+                bench_integer_of("the variant of a plan", part.c_str() + name.size() + 1, 0, 99);
         }
         plans.push_back(choice);
     }
@@ -132,11 +135,7 @@ static bool parse_ks(const std::string &text, std::vector<int> &ks)
 {
     ks.clear();
     for (const std::string &part : split(text)) {
-        ks.push_back(atoi(part.c_str()));
-        if (ks.back() < 1 || ks.back() > (int)TOPK_K_MAX) {
-            fprintf(stderr, "k is '%s'; pass 1 ... %u\n", part.c_str(), TOPK_K_MAX);
-            return false;
-        }
+        ks.push_back(bench_integer_of("--k", part.c_str(), 1, TOPK_K_MAX));
     }
     return true;
 }
@@ -299,10 +298,10 @@ static bool parse_option(const std::string &name, const char *value, cell_settin
     } else if (name == "--sweep") {
         return parse_overrides(value, settings.sweep);
     } else if (name == "--groups") {
-        settings.groups_max = std::max(1, atoi(value));
+        settings.groups_max = bench_integer_of(name.c_str(), value, 1, 1 << 20);
         return true;
     } else if (name == "--seconds") {
-        settings.seconds = atof(value);
+        settings.seconds = bench_number_of(name.c_str(), value, 0.001, 600);
         return true;
     } else if (name == "--anchors") {
         return read_anchors(value, settings.anchors);

@@ -5,6 +5,13 @@
 # code: 0 measured, 1 something did not come to pass.
 set -euo pipefail
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$here/../../build/dev
 if [[ ${1:-} == --build ]]; then

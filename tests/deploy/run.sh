@@ -9,6 +9,13 @@
 # one is named as not run. Exit code: 0 all that could run holds.
 set -euo pipefail
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 here=$root/tests/deploy
 build=$(realpath -- "${1:-$root/build/dev}")

@@ -7,6 +7,13 @@
 # CUDA). Needs pytest; with pytest-xdist what may run side by side does. What is missing on the host
 # fails: run `-k 'not jax'` to leave something out.
 set -u
+
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 build=$(realpath "${1:?usage: python.sh BUILD [PYTEST ARGUMENT...]}")
 shift
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../client/python")

@@ -5,6 +5,14 @@
 # Service the two take turns, with it they run side by side. service/run_service.sh comes last, if
 # its client was built. Closes with "N passed, N failed".
 set -u
+
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
 bin=${1:?usage: run.sh BUILD_FOLDER [SECONDS_A_TEST]}/bin
 limit=${2:-300}
 shopt -s nullglob

@@ -10,6 +10,13 @@
 # before one reads the lists of the others. These reports, and no others, are counted apart; the
 # second kind is told by the line of the read, so build with line information (RelWithDebInfo).
 set -u
+
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 bin=${1:?usage: sanitize.sh BUILD_FOLDER [SECONDS_A_TOOL [TOOL...]]}/bin
 limit=${2:-300}
 tools=("${@:3}")

@@ -9,6 +9,13 @@
 # Prints one line a test and closes with "N passed, N failed"; exit 0 when none failed.
 set -u
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
 stand_in='' only=''
 while [ $# -gt 1 ]; do
     case $1 in
