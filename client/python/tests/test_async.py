@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,26 +35,55 @@ def test_many_in_flight(client: topkd.Client, rng: Any) -> None:
     asyncio.run(run())  # another loop
 
 
-def test_the_loop_is_not_blocked(rng: Any) -> None:
-    """A worker that is stopped answers nothing; the loop turns all the same, and wakes it."""
-    daemon = Daemon("--device", "cpu")
-    try:
-        with topkd.Client(daemon.url) as client:
-            scores = normal(rng, 4, 1000)
+def test_the_loop_is_not_blocked(rng: Any, tmp_path: Path) -> None:
+    """A worker that is stopped answers nothing. The loop turns all the same: while selections are on
+    their way, while others wait for their turn, and when some of either are cancelled."""
+    num = 60  # nearly twice what the session takes at once
+    settings = tmp_path / "topkd.yaml"
+    settings.write_text("worker: {hang_ms: 600000}\n")  # its supervisor leaves it alone
+    daemon = Daemon("--device", "cpu", "--config", str(settings))
+    has_turned, was_let_go = threading.Event(), threading.Event()
 
-            async def run() -> None:
-                check(scores, await client.aselect(scores, k=20))
-                daemon.stop_worker()
-                try:
-                    task = asyncio.create_task(client.aselect(scores, k=20))
-                    for _ in range(20):
-                        await asyncio.sleep(0.001)
-                    assert not task.done()  # had it kept the loop, its deadline would be over
-                finally:
-                    daemon.continue_worker()
+    def let_go() -> None:
+        """Whoever waits for the worker in the loop's thread is freed, late, to fail below."""
+        if not has_turned.wait(20):
+            was_let_go.set()
+            daemon.continue_worker()
+
+    async def run(client: topkd.Client) -> None:
+        scores, out = client.empty((4, 1000)), client.empty((num, 4, 20), "int32")
+        scores[:] = normal(rng, 4, 1000)
+        # Every memory is known to the worker before it is stopped.
+        check(scores, await client.aselect(scores, k=20, out=out[0]))
+        daemon.stop_worker()
+        freer = threading.Thread(target=let_go)
+        freer.start()
+        try:
+            tasks = [
+                asyncio.create_task(client.aselect(scores, k=20, out=out[i], timeout=60))
+                for i in range(num)
+            ]
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert not was_let_go.is_set(), "the loop stood still until the worker went on"
+            assert client.stats()["in_flight"] == client.info()["outstanding_max"] < num
+            assert not any(task.done() for task in tasks)
+            for task in tasks[::3]:
+                task.cancel()
+            ended, _ = await asyncio.wait(tasks[::3])
+            assert all(task.cancelled() for task in ended)
+            assert not was_let_go.is_set(), "a cancelled task waited for the worker"
+        finally:
+            has_turned.set()
+            freer.join()
+            daemon.continue_worker()
+        for i, task in enumerate(tasks):
+            if i % 3 != 0:
                 check(scores, await task)
 
-            asyncio.run(run())
+    try:
+        with topkd.Client(daemon.url) as client:
+            asyncio.run(run(client))
     finally:
         daemon.stop()
 
