@@ -169,19 +169,19 @@ static void it_62_the_size_of_messages(void **state)
     int fd = stream_open(&worker);
     assert_int_equal(send_bytes(fd, bytes, WIRE_MESSAGE_SIZE_MAX), TOPKD_E_PROTOCOL);
     (void)raw_stream_send(fd, 8, bytes, WIRE_MESSAGE_SIZE_MAX + 1);
-    assert_true(is_closed(fd, 5000));
+    assert_true(is_closed(fd, RAW_TIMEOUT_MS));
     close(fd);
     /* A length that no message has, with nothing behind it. */
     fd = stream_open(&worker);
     uint8_t head[9] = {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     assert_int_equal(send(fd, head, sizeof(head), MSG_NOSIGNAL), sizeof(head));
-    assert_true(is_closed(fd, 5000));
+    assert_true(is_closed(fd, RAW_TIMEOUT_MS));
     close(fd);
     /* Too short for a request id; and an id chain without an end. */
     fd = stream_open(&worker);
     uint8_t tiny[12] = {1, 0, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3};
     assert_int_equal(send(fd, tiny, sizeof(tiny), MSG_NOSIGNAL), sizeof(tiny));
-    assert_true(is_closed(fd, 5000));
+    assert_true(is_closed(fd, RAW_TIMEOUT_MS));
     close(fd);
     raw_expect_selects(&client);
     raw_disconnect(&client);

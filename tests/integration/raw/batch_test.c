@@ -61,7 +61,7 @@ static struct wire_request batch_request(uint32_t num_selects)
                                                .length_all = WIDTH,
                                                .indices = raw_ref(&at.out, i * OUT_STRIDE),
                                                .index_stride = K,
-                                               .timeout_ms = 5000};
+                                               .timeout_ms = RAW_TIMEOUT_MS / 2};
         for (int j = 0; j < K; j++)
             out_of(i)[j] = -7;
     }

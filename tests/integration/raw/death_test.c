@@ -17,9 +17,6 @@
 /* cmocka.h needs the headers above. */
 #include <cmocka.h>
 
-/* Until all that a dead client had is back; a child that keeps its connection lives longer. */
-enum { BACK_MS = 5000, FORKED_S = 8 };
-
 static struct wire_reply reply;
 
 /* ---- The client that dies -------------------------------------------------------------------- */
@@ -100,8 +97,9 @@ static void client_main(enum stage stage, const struct raw_worker *worker)
         assert_int_equal(raw_call(&client, &request, &reply), TOPKD_OK);
     }
     if (stage == STAGE_FORKED && fork() == 0) {
+        char byte;
         close(STDOUT_FILENO);
-        sleep(FORKED_S); /* outlives its parent, with its descriptors */
+        (void)!read(STDIN_FILENO, &byte, 1); /* outlives its parent, with its descriptors */
         _exit(0);
     }
     raw_sleep_ms(20); /* so that most of what was sent is taken in */
@@ -109,22 +107,27 @@ static void client_main(enum stage stage, const struct raw_worker *worker)
     pause();
 }
 
-/* Starts the client and returns its pid once it has reached its stage. */
-static pid_t client_start(enum stage stage, const struct raw_worker *worker)
+/* Starts the client and returns its pid once it has reached its stage. A child of it lives until
+ * *hold_fd_p is closed. */
+static pid_t client_start(enum stage stage, const struct raw_worker *worker, int *hold_fd_p)
 {
-    int fds[2];
+    int fds[2], hold_fds[2];
     assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(hold_fds, O_CLOEXEC), 0);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         char epoch[32];
         (void)snprintf(epoch, sizeof(epoch), "%llu", (unsigned long long)worker->epoch);
+        dup2(hold_fds[0], STDIN_FILENO);
         dup2(fds[1], STDOUT_FILENO);
         execl("/proc/self/exe", "death_test", "--client", stage_names[stage], worker->url, epoch,
               (char *)NULL);
         _exit(97);
     }
     close(fds[1]);
+    close(hold_fds[0]);
+    *hold_fd_p = hold_fds[1];
     char byte = 0;
     struct pollfd poll_fd = {.fd = fds[0], .events = POLLIN};
     assert_int_equal(poll(&poll_fd, 1, RAW_TIMEOUT_MS), 1);
@@ -184,7 +187,8 @@ static void it_70_a_client_dies_at_any_stage(void **state)
     uint32_t num_fds = raw_worker_num_fds(&worker);
     uint32_t num_shared = raw_shm_num_objects(worker.shm_prefix + 1);
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
-        pid_t pid = client_start((enum stage)stage, &worker);
+        int hold_fd;
+        pid_t pid = client_start((enum stage)stage, &worker, &hold_fd);
         char buffers[64];
         (void)snprintf(buffers, sizeof(buffers), "topkd-held-raw%d-", (int)pid);
         if (stage >= STAGE_REGIONS) {
@@ -200,10 +204,12 @@ static void it_70_a_client_dies_at_any_stage(void **state)
         uint64_t start_ms = raw_now_ms();
         assert_int_equal(waitpid(pid, NULL, 0), pid);
         while (!is_all_gone(&worker, &other, buffers, num_fds, num_shared)) {
-            if (raw_now_ms() - start_ms > BACK_MS)
-                fail_msg("stage %s: not all is back after %d ms", stage_names[stage], BACK_MS);
+            if (raw_now_ms() - start_ms > RAW_TIMEOUT_MS)
+                fail_msg("stage %s: not all is back after %d ms", stage_names[stage],
+                         RAW_TIMEOUT_MS);
             raw_sleep_ms(5);
         }
+        close(hold_fd);
         print_message("killed at stage %s: all back after %d ms\n", stage_names[stage],
                       (int)(raw_now_ms() - start_ms));
         raw_expect_selects(&other);
@@ -289,7 +295,8 @@ static void it_72_foreign_names_are_never_unlinked(void **state)
 
 /* ---- Workers fault --------------------------------------------------------------------------- */
 
-static int run_fault(const char *fault, enum topkd_status *answer_p)
+/* *answer_p is what became of a request that was waiting meanwhile, CLOSED without an answer. */
+static int run_fault(const char *fault, bool is_answered, enum topkd_status *answer_p)
 {
     struct raw_worker worker;
     struct raw_client client;
@@ -307,7 +314,7 @@ static int run_fault(const char *fault, enum topkd_status *answer_p)
     request.u.select.indices.offset = 32768;
     raw_start(&client, &request, &last); /* the second: the fault */
     *answer_p = TOPKD_E_CLOSED;
-    if (raw_finish(&waiting, 1000, &reply))
+    if (raw_finish(&waiting, is_answered ? RAW_TIMEOUT_MS : 1000, &reply))
         *answer_p = reply.status;
     (void)raw_finish(&last, 100, &reply);
     int status = raw_worker_wait(&worker);
@@ -321,13 +328,13 @@ static void it_73_a_worker_that_faults_ends(void **state)
 {
     (void)state;
     enum topkd_status answer;
-    int status = run_fault("abort@2", &answer);
+    int status = run_fault("abort@2", false, &answer);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     assert_int_equal(answer, TOPKD_E_CLOSED); /* nobody can answer; the connection is gone */
-    status = run_fault("segv@2", &answer);
+    status = run_fault("segv@2", false, &answer);
     assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
     /* A device that fails leaves time for answers. */
-    status = run_fault("device@2", &answer);
+    status = run_fault("device@2", true, &answer);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 70);
     assert_int_equal(answer, TOPKD_E_DEVICE_FAULT);
 }
