@@ -156,7 +156,7 @@ static void ct_85_a_request_whose_wait_failed_fails_alike(void **state)
     request.signal = (struct topkd_semaphore_point){first, 1};
     expect_ok(topkd_select_start(client, &request, NULL, &ops[0]));
     fake_await_count(fake, WIRE_SELECT, 1); /* it is this one that gets no answer */
-    request.timeout_ms = 5000;
+    request.timeout_ms = WAIT_MS;
     request.wait = request.signal;
     request.signal = (struct topkd_semaphore_point){second, 1};
     expect_ok(topkd_select_start(client, &request, NULL, &ops[1]));
@@ -228,8 +228,8 @@ static void ct_87_a_pipeline_goes_on_through_deaths(void **state)
         if (i > 8) { /* the oldest of eight in flight */
             uint64_t oldest = i - 8;
             struct topkd_result result;
-            expect_ok(topkd_semaphore_wait(done, oldest, 10000));
-            expect_ok(topkd_op_wait(ops[oldest % 8], 10000));
+            expect_ok(topkd_semaphore_wait(done, oldest, WAIT_MS));
+            expect_ok(topkd_op_wait(ops[oldest % 8], WAIT_MS));
             expect_ok(topkd_op_finish(ops[oldest % 8], &result));
             matrix_check(&matrix, &request, &result);
         }

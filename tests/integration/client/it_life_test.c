@@ -302,17 +302,20 @@ static void it_37_leaving_in_the_middle(void **state)
 {
     struct matrix matrix, second;
     struct topkd_op *ops[DEPTH];
-    struct topkd_semaphore *never;
+    struct topkd_semaphore *ready, *never;
     daemon_start(*state);
     struct topkd_client *client = daemon_client(*state, NULL);
     matrix_create(client, 64, 20000, 500, &matrix);
     matrix_create(client, 64, 20000, 500, &second);
+    expect_ok(topkd_semaphore_create(client, &ready));
     expect_ok(topkd_semaphore_create(client, &never));
     struct topkd_select_request request = matrix_request(&matrix, false);
+    request.wait = (struct topkd_semaphore_point){ready, 1}; /* however quick the worker is */
     for (int i = 0; i < 4; i++) {
         expect_ok(topkd_select_start(client, &request, NULL, &ops[i]));
     }
     expect_status(TOPKD_E_CANCELLED, topkd_op_finish(ops[2], NULL));
+    expect_ok(topkd_semaphore_signal(ready, 1));
     topkd_buffer_destroy(matrix.buffer); /* waits for all four */
     request = matrix_request(&second, true);
     request.wait = (struct topkd_semaphore_point){never, 1};
