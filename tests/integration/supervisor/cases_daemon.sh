@@ -237,9 +237,7 @@ socket_of_somebody_else() {
     wait_until "the daemon to be ready" logged ' ready devices='
     logged "activated socket=ipc://$run/topkd.sock" || fail "the socket was not taken over"
     expect_status TOPKD_OK ping >/dev/null
-    kill -TERM "$(cat "$dir/pid")"
-    wait_until "the daemon to end" test -s "$dir/code"
-    [[ $(cat "$dir/code") == 0 ]] || fail "exit code $(cat "$dir/code")"
+    end_held 1
     [[ $(stat -c %i "$run/topkd.sock") == "$inode" ]] || fail "the socket is another one"
     probe ping >"$dir/answer" &
     asked=$!
@@ -250,18 +248,17 @@ socket_of_somebody_else() {
     wait "$asked" || code=$?
     grep -q 'status=TOPKD_OK' "$dir/answer" || fail "exit code $code: $(cat "$dir/answer")"
     wait_until "the second life to be ready" more_lines ' ready devices=' 1
-    kill -TERM "$(cat "$dir/pid")"
+    end_held 2
     touch "$dir/end"
     wait_until "both to end" gone "${helpers[0]}"
-    [[ $(cat "$dir/code") == 0 ]] || fail "exit code $(cat "$dir/code")"
 }
 
 socket_of_somebody_else_at_another_place() {
     hold_socket "$dir/other.sock" "$bin/topkd" --config "$config"
     touch "$dir/start"
-    wait_until "the refusal" test -s "$dir/code"
+    wait_until "the refusal" test -s "$dir/code.1"
     touch "$dir/end"
-    [[ $(cat "$dir/code") == 78 ]] || fail "exit code $(cat "$dir/code"), expected 78"
+    [[ $(cat "$dir/code.1") == 78 ]] || fail "exit code $(cat "$dir/code.1"), expected 78"
     logged "want one stream socket that listens at $run/topkd.sock" || fail "no reason"
 }
 

@@ -70,7 +70,8 @@ static void send_message(enum control_kind kind, uint64_t epoch)
 {
     struct control_message message = control_message_make(kind, epoch);
     if (kind == CONTROL_READY)
-        strcpy(message.u.ready.device_name, "fake \"device\"");
+        snprintf(message.u.ready.device_name, sizeof message.u.ready.device_name, "fake \"%s\"",
+                 behaviour);
     if (kind == CONTROL_HEARTBEAT) {
         message.u.heartbeat.canary_age_ms = 1;
         message.u.heartbeat.canary_ok = !behaves("wrong_canary");

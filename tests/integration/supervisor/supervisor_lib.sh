@@ -174,6 +174,14 @@ refuses_other_user() { ! answers_other_user "$1"; }
 
 new_epoch() { [[ $(device state) == 1 && $(device device_epoch) -gt $1 ]]; }
 
+# end_held LIFE: ends this life of the daemon that hold_socket started, which must end with 0.
+end_held() {
+    wait_until "the pid of life $1" test -s "$dir/pid.$1"
+    kill -TERM "$(cat "$dir/pid.$1")"
+    wait_until "the end of life $1" test -s "$dir/code.$1"
+    [[ $(cat "$dir/code.$1") == 0 ]] || fail "life $1: exit code $(cat "$dir/code.$1")"
+}
+
 # fake BEHAVIOUR [LIMIT...]: from now on the real supervisor with workers that behave so. It is quick
 # to start them again, and patient with them but for the limits given, each as `start_ms: 1000`.
 fake() {
@@ -189,13 +197,19 @@ fake() {
 
 behave() { echo "$1" >"$TOPKD_FAKE"; }
 
+# A worker that misbehaves may be ready for a moment.
+ready_and_good() {
+    local devices
+    devices=$(probe devices)
+    [[ $(field state "$devices") == 1 && $devices == *'name="fake "good""'* ]]
+}
+
 # expect_replaced REASON: the worker is killed for this, twice, and one that behaves serves again.
 expect_replaced() {
     start
     wait_until "the worker to be killed" more_lines "worker_kill .*reason=$1\$" 1
     behave good
-    wait_until "the daemon to recover" new_epoch 0
-    [[ $(device state) == 1 ]] || fail "state $(device state)"
+    wait_until "the daemon to recover" ready_and_good
     stop 0
 }
 
@@ -213,12 +227,20 @@ orphans_are_gone() {
     ! nsenter --target "$1" --pid --mount ps -A -o comm= | grep -q '^sleep'
 }
 
-# Holds a listening socket at $2 and starts the daemon with it, as systemd does with topkd.socket:
-# again each time that the file $1/start is there, until $1/end is. The daemon's pid is in $1/pid.
+# hold_socket PATH COMMAND...: holds a listening socket there and starts the daemon with it, as
+# systemd does with topkd.socket: again each time that the file $dir/start is there, until $dir/end
+# is. The pid of life N of the daemon is in $dir/pid.N, its exit code in $dir/code.N.
 hold_socket() {
     python3 - "$dir" "$@" >>"$log" 2>&1 <<'PYTHON' &
 import os, socket, sys, time
 folder, path, *command = sys.argv[1:]
+life = 0
+
+def say(name, number):  # whole or not at all
+    with open(f"{folder}/said", "w") as file:
+        file.write(str(number))
+    os.rename(f"{folder}/said", f"{folder}/{name}.{life}")
+
 held = socket.socket(socket.AF_UNIX)
 held.bind(path)
 os.chmod(path, 0o660)
@@ -228,17 +250,16 @@ while not os.path.exists(f"{folder}/end"):
         time.sleep(0.01)
         continue
     os.unlink(f"{folder}/start")
+    life += 1
     pid = os.fork()
     if pid == 0:
         os.dup2(held.fileno(), 3)
         os.set_inheritable(3, True)  # also where it was 3 already
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
         os.execv(command[0], command)
-    with open(f"{folder}/pid", "w") as file:
-        file.write(str(pid))
+    say("pid", pid)
     _, status = os.waitpid(pid, 0)
-    with open(f"{folder}/code", "w") as file:
-        file.write(str(os.waitstatus_to_exitcode(status)))
+    say("code", os.waitstatus_to_exitcode(status))
 PYTHON
     helpers+=($!)
     wait_until "the holder of the socket" test -S "$1"

@@ -9,7 +9,8 @@
  *   supervisor_probe URL hangup TIMES     connects, sends three bytes and hangs up; no answer
  *   supervisor_probe --notify PATH        receives notices as systemd does, until it is killed
  *
- * Exit code: 0 an answer came, whatever its status; 1 none came within five seconds; 2 wrong usage.
+ * Exit code: 0 an answer came, whatever its status; 1 none came within half a minute, or the
+ * connection was lost; 2 wrong usage.
  */
 #include "topkd_wire.h"
 
@@ -23,7 +24,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define WAIT_MS 5000
+#define WAIT_MS 30000
 
 static struct wire_request request;
 static struct wire_reply reply;
@@ -163,30 +164,61 @@ static int fail(const char *what, int error)
     return 1;
 }
 
+static int is_lost;
+
+/* Nobody will answer any more. */
+static void lost_cb(nng_pipe pipe, nng_pipe_ev event, void *aio)
+{
+    (void)pipe;
+    (void)event;
+    __atomic_store_n(&is_lost, 1, __ATOMIC_SEQ_CST);
+    nng_aio_cancel(aio);
+}
+
+/* Sends the message, and puts the answer in its place. */
+static int ask(nng_socket socket, nng_aio *aio)
+{
+    nng_send_aio(socket, aio);
+    nng_aio_wait(aio);
+    if (nng_aio_result(aio) != 0)
+        return fail("send", nng_aio_result(aio));
+    nng_recv_aio(socket, aio);
+    if (__atomic_load_n(&is_lost, __ATOMIC_SEQ_CST)) /* before it was waited for */
+        nng_aio_cancel(aio);
+    nng_aio_wait(aio);
+    return nng_aio_result(aio) == 0 ? 0 : fail("receive", nng_aio_result(aio));
+}
+
 static int exchange(const char *url, size_t size)
 {
     nng_socket socket;
+    nng_aio *aio;
+    nng_msg *message;
     char detail[WIRE_DETAIL_SIZE];
-    void *answer = NULL;
-    size_t answer_size = 0;
     int error = nng_req0_open(&socket);
+    if (error == 0)
+        error = nng_aio_alloc(&aio, NULL, NULL);
+    if (error == 0)
+        error = nng_msg_alloc(&message, 0);
+    if (error == 0)
+        error = nng_msg_append(message, bytes, size);
     if (error != 0)
         return fail("open", error);
-    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, WAIT_MS);
-    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, WAIT_MS);
     nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    nng_pipe_notify(socket, NNG_PIPE_EV_REM_POST, lost_cb, aio);
+    nng_aio_set_timeout(aio, WAIT_MS);
+    nng_aio_set_msg(aio, message);
     error = nng_dial(socket, url, NULL, 0);
     if (error != 0)
         return fail("dial", error);
-    error = nng_send(socket, bytes, size, 0);
-    if (error != 0)
-        return fail("send", error);
-    error = nng_recv(socket, &answer, &answer_size, NNG_FLAG_ALLOC);
-    if (error != 0)
-        return fail("receive", error);
-    enum topkd_status status = wire_reply_decode(answer, answer_size, &buffer, &reply, detail);
-    nng_free(answer, answer_size);
+    if (ask(socket, aio) != 0)
+        return 1;
+    message = nng_aio_get_msg(aio);
+    enum topkd_status status =
+        wire_reply_decode(nng_msg_body(message), nng_msg_len(message), &buffer, &reply, detail);
+    nng_msg_free(message);
     nng_close(socket);
+    nng_aio_free(aio);
     if (status != TOPKD_OK) {
         fprintf(stderr, "supervisor_probe: the answer is not valid: %s\n", detail);
         return 1;
