@@ -127,8 +127,9 @@ class Slow(WebTest):
     http_settings = {"connections_max": 8, "request_ms": 1000}
 
     def test_a_request_that_does_not_come_is_ended(self):
-        silent, begun, dripping = self.connect(), self.connect(), self.connect()
+        begun = self.connect()
         begun.sendall(LINE)
+        silent, dripping = self.connect(), self.connect()
         start = time.monotonic()
         for byte in LINE * 10:
             try:

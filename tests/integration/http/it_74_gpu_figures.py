@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from web import TOPKCTL, Daemon, ToolTest, WebTest, free_port, until
+from web import TOPKCTL, Daemon, ToolTest, WebTest, held_port, until
 
 GPU = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
 
@@ -18,7 +18,7 @@ class StandIn(WebTest):
         for name, value in {"LD_PRELOAD": os.environ["STAND_IN"], **self.stand_in}.items():
             os.environ[name] = value
             self.addCleanup(os.environ.pop, name)
-        self.port = free_port()
+        self.port = held_port(self)
         self.write_settings()
         self.daemon = Daemon(self, "--config", os.path.abspath("topkd.yaml"), "--device", GPU)
         self.url = ("--url", self.daemon.url)

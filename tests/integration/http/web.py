@@ -13,10 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "topkctl"))
 from tool import TOPKCTL, Daemon, ToolTest, until  # noqa: E402, F401
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def held_port(test):
+    """A port that nobody else is given until the test ends; the daemon, which shares, may listen."""
+    holder = socket.socket()
+    test.addCleanup(holder.close)
+    holder.bind(("127.0.0.1", 0))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on, and not while it drew
+    return holder.getsockname()[1]
 
 
 class WebTest(ToolTest):
@@ -27,7 +30,7 @@ class WebTest(ToolTest):
 
     def setUp(self):
         super().setUp()
-        self.port = free_port()
+        self.port = held_port(self)
         self.write_settings()
         self.daemon = Daemon(self, "--config", os.path.abspath("topkd.yaml"))
         self.url = ("--url", self.daemon.url)
