@@ -297,6 +297,7 @@ class Chaos(Events):
         self.undo_few_descriptors()
         self.end_clients()
         self.write_config()
+        self.wait_ready()  # it may be so young that the signal would end it
         self.daemon.send_signal(signal.SIGHUP)
         self.wait_ready()
         self.note_worker()

@@ -25,11 +25,24 @@ compose_files() {
         fail "compose.gpu.yaml: not all four see MPS"
 }
 
+# Up to three times: what fails of it is most often a download.
+install_validator() {
+    local try
+    python3 -m venv "$work/venv"
+    for try in 1 2 3; do
+        if "$work/venv/bin/pip" install --quiet --no-compile --disable-pip-version-check \
+            --retries 5 --timeout 60 "kubernetes-validate==$validator_version"; then
+            return 0
+        fi
+        echo "containers_test: pip failed, try $try of 3" >&2
+        sleep $((5 * try))
+    done
+    return 1
+}
+
 kubernetes() {
     local kinds
-    python3 -m venv "$work/venv"
-    "$work/venv/bin/pip" install --quiet --no-compile --disable-pip-version-check \
-        "kubernetes-validate==$validator_version"
+    install_validator || fail "kubernetes-validate $validator_version cannot be installed"
     kubectl kustomize "$root/deploy/kubernetes" >"$work/kustomized.yaml" ||
         fail "deploy/kubernetes is no kustomization"
     kinds=$(sed -n 's/^kind: //p' "$work/kustomized.yaml" | sort | xargs)

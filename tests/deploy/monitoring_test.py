@@ -35,15 +35,15 @@ def promtool(*arguments):
         wrong(f"promtool {' '.join(arguments)}:\n{done.stdout}{done.stderr}")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def served(folder, binaries):
     """The text of /metrics of a daemon that has selected something."""
-    port = free_port()
+    with socket.socket() as holder:  # so that nobody else is given the port; the daemon shares
+        holder.bind(("127.0.0.1", 0))
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return served_at(holder.getsockname()[1], folder, binaries)
+
+
+def served_at(port, folder, binaries):
     with open(f"{folder}/topkd.yaml", "w", encoding="utf-8") as file:
         file.write(f"socket: {{directory: {folder}/run}}\nhttp: {{port: {port}}}\n"
                    "devices:\n  - {device: cpu, threads: 1}\nbuckets: []\n")

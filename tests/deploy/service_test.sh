@@ -5,8 +5,8 @@
 #   service_test.sh ROOT DEBS NEWER_DEBS BIN
 #
 # ROOT is a fresh Debian 12 root folder (make_root.sh), DEBS and NEWER_DEBS are folders with the
-# packages in two versions, BIN has the example clients of the same build. Prints a line for each
-# thing that holds; exit code 0 when all do.
+# packages in two versions, BIN has the example clients of the same build and chaos_client. Prints a
+# line for each thing that holds; exit code 0 when all do.
 # shellcheck disable=SC1091,SC2154,SC2016 # machine.sh is checked by itself; what is in single quotes
 # is expanded by the shell of the machine under test
 set -euo pipefail
@@ -179,19 +179,22 @@ service_as_root() {
         systemctl restart topkd'
 }
 
-# An upgrade under a running client: the client carries on, changed settings stay.
+# An upgrade under a running client: the client carries on, changed settings stay. It is the witness
+# of tests/chaos, which selects until it is told to end, and has every answer judged.
 upgrade() {
-    local running
-    client alice /clients/indexer_client --rows 16 --width 65536 --k 1024 --repeats 2000 \
+    local running selects='topkctl sessions --json | grep -q "chaos.*requests\":[1-9]"'
+    client alice /clients/chaos_client steady ipc:///run/topkd/topkd.sock 1 0 \
         >"$machine_folder/client" 2>&1 &
     running=$!
-    expect "the client selects" sh -c 'topkctl sessions | grep -q indexer_client'
+    expect "the client selects" sh -c "$selects"
     shell 'dpkg -i /newer/*.deb' \
         >"$machine_folder/output" 2>&1 || fail "the upgrade: $(cat "$machine_folder/output")"
     expect "the new version runs" systemctl is-active topkd
-    kill -0 "$running" 2>/dev/null || fail "the client ended before the upgrade did; give it more repeats"
+    expect "the client selects again" sh -c "$selects"
+    machine_run pkill -TERM -u alice chaos_client
     wait "$running" || fail "the client did not survive the upgrade: $(cat "$machine_folder/client")"
-    grep -q 'exact=yes' "$machine_folder/client" || fail "the client: $(cat "$machine_folder/client")"
+    grep -q ' errors=0 renewals=1 ' <(tail -n 1 "$machine_folder/client") ||
+        fail "the client: $(cat "$machine_folder/client")"
     shell 'grep -q "sessions_max: 77" /etc/topkd/topkd.yaml' || fail "changed settings were lost"
     [[ $(machine_run dpkg-query -W -f '${Version}' topkd) == *-2 ]] || fail "not upgraded"
 }
@@ -224,7 +227,7 @@ main() {
     machine_start "$root"
     machine_copy "$debs"/*.deb /debs
     machine_copy "$newer_debs"/*.deb /newer
-    machine_copy "$bin"/first_client "$bin"/indexer_client /clients
+    machine_copy "$bin"/first_client "$bin"/indexer_client "$bin"/chaos_client /clients
     for step in packages_install units_are_right service_is_confined clients_of_several_users \
         killed_client_leaves_nothing reload_and_worker_death watchdog \
         folder_stays_when_the_service_restarts socket_activation service_as_root upgrade disabled_stays_disabled \
