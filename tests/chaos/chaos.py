@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from events import Events
-from processes import (Broken, Client, anonymous_kib, children_of, is_alive, num_client_mappings,
-                       num_fds, now)
+from processes import (Broken, Client, anonymous_kib, children_of, instance_of, is_alive,
+                       num_client_mappings, num_fds, now)
 
 # Choices. A busy machine may hold up anything for a second or two.
 SETTLE_S = 30.0  # after the last fault, all that clients and dead workers held is back
@@ -73,6 +73,7 @@ class Chaos(Events):
         self.worker_pid = 0
         self.expected_deaths = 0  # of workers, by our hand, since the last look
         self.num_worker_lives = 0
+        self.names = set()  # whose objects in shared memory are of this run: daemons and clients
         self.filler = None
         self.lowered = []
         self.raw_sockets = []
@@ -168,6 +169,7 @@ class Chaos(Events):
         self.expected_deaths = 0
         self.worker_pid = pid
         self.num_worker_lives += 1
+        self.names.add(instance_of(pid))
 
     # ---- Weather -------------------------------------------------------------------------------
 
@@ -260,6 +262,7 @@ class Chaos(Events):
         """What daemon and machine hold now, as far as it must return."""
         worker = self.worker()
         stats = self.worker_stats()
+        self.names.add(instance_of(worker))
         return {
             "supervisor_fds": num_fds(self.daemon.pid),
             "worker_fds": num_fds(worker),
@@ -283,10 +286,12 @@ class Chaos(Events):
         return json.loads(done.stdout)["devices"][0]
 
     def shm_objects(self):
-        """By kind, since names have random parts."""
+        """By kind, since names have random parts. Where /dev/shm is not of this run alone, others
+        come and go there, too."""
         kinds = {}
         for name in os.listdir(self.shm):
-            if name.startswith("topkd-"):
+            owner = name.removeprefix("topkd-held-").removeprefix("topkd-").partition("-")[0]
+            if name.startswith("topkd-") and (self.options.small_disks or owner in self.names):
                 kind = "held" if name.startswith("topkd-held-") else name.rsplit("-", 1)[-1]
                 kinds[kind] = kinds.get(kind, 0) + 1
         return kinds
@@ -307,11 +312,12 @@ class Chaos(Events):
             self.tend_clients()
             try:
                 found = self.look()
+                if self.base is None and found["sessions"] == 1 and found["regions"] == 1:
+                    time.sleep(1)
+                    self.base = self.look()
             except (OSError, KeyError) as error:
                 found = {"unreadable": str(error)}
-            if self.base is None and found.get("sessions") == 1 and found.get("regions") == 1:
-                time.sleep(1)
-                self.base = self.look()
+            if self.base is not None and "kib" not in self.base:
                 self.base["kib"] = {"supervisor": anonymous_kib(self.daemon.pid),
                                     "worker": anonymous_kib(self.worker())}
                 break

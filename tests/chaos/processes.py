@@ -1,6 +1,7 @@
 """Processes under chaos: what /proc says of one, and a client with what it has said."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -46,6 +47,17 @@ def num_client_mappings(pid):
     return Path(f"/proc/{pid}/maps").read_text().count("/topkd-held-")
 
 
+def instance_of(worker):
+    """What names of its daemon's objects in shared memory have behind "topkd-"; "": it is gone, or
+    so young that it is not itself yet."""
+    try:
+        words = Path(f"/proc/{worker}/cmdline").read_bytes()
+    except OSError:
+        words = b""
+    found = re.search(rb"/topkd-([0-9a-f]{16})-", words)
+    return found.group(1).decode() if found else ""
+
+
 def fill(path):
     """Takes all the room of a file system."""
     with open(path, "wb", buffering=0) as file:
@@ -71,6 +83,7 @@ class Client:
             env=chaos.environment())
         self.at = 0
         self.stats = {}
+        chaos.names.add(str(self.process.pid))
         chaos.num_clients += 1
 
     def new_lines(self):

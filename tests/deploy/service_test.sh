@@ -193,7 +193,7 @@ upgrade() {
     expect "the client selects again" sh -c "$selects"
     machine_run pkill -TERM -u alice chaos_client
     wait "$running" || fail "the client did not survive the upgrade: $(cat "$machine_folder/client")"
-    grep -q ' errors=0 renewals=1 ' <(tail -n 1 "$machine_folder/client") ||
+    grep -q ' errors=0 renewals=[1-9]' <(tail -n 1 "$machine_folder/client") ||
         fail "the client: $(cat "$machine_folder/client")"
     shell 'grep -q "sessions_max: 77" /etc/topkd/topkd.yaml' || fail "changed settings were lost"
     [[ $(machine_run dpkg-query -W -f '${Version}' topkd) == *-2 ]] || fail "not upgraded"
