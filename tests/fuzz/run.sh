@@ -34,8 +34,8 @@ search() {
         if [[ -d $folder ]]; then inputs+=("$folder"); fi
     done
     echo "== $target: $limit"
-    # -timeout: seconds that one input may take; all targets need microseconds
-    nice -n 19 "$build/bin/fuzz_$target" "$limit" -timeout=10 \
+    # -timeout: seconds that one input may take, on a busy machine too; all targets need microseconds
+    nice -n 19 "$build/bin/fuzz_$target" "$limit" -timeout=60 \
         -rss_limit_mb=2048 "-max_len=$input_size_max" -print_final_stats=1 \
         "-artifact_prefix=$work/found/" "${options[@]}" "${inputs[@]}"
 }

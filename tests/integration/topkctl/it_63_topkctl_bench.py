@@ -7,12 +7,20 @@ import re
 import signal
 import subprocess
 import threading
-import time
 import unittest
+from pathlib import Path
 
 from tool import TOPKCTL, DaemonTest, until
 
 SMALL = ("--shape", "4x8192x64", "--duration", "500ms")
+
+
+def states(pid):
+    """Of the threads of a process, a letter each."""
+    return {
+        (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+    }
 
 
 class Bench(DaemonTest):
@@ -145,9 +153,11 @@ class Bench(DaemonTest):
         # The worker dies in the middle: its clients renew and go on, or say what failed.
         process, _ = self.start("--shape", "16x65536x512", "--outstanding", "4", "--json")
         (before,) = self.good_json("devices", *self.url)["devices"]
-        # Stopped first: one that is killed may just have answered all there was.
+        # Stopped first: one that is killed may just have answered all there was. A client whose
+        # threads all sleep has sent again.
         os.kill(before["pid"], signal.SIGSTOP)
-        time.sleep(1)  # in which the client sends again, once it has its turn
+        until(lambda: states(before["pid"]) == {"T"}, "a stopped worker")
+        until(lambda: states(process.pid) == {"S"}, "a client that waits")
         os.kill(before["pid"], signal.SIGKILL)
         until(lambda: self.renewed(before), "a renewed session")
         process.send_signal(signal.SIGINT)
