@@ -81,7 +81,11 @@ background() { # case [command...]: starts it, under that command, and waits unt
     : >"$work/held"
     "${under[@]}" timeout -k 2 60 "$@" "$bin/service_client" "$one" "$url" >"$work/held" 2>&1 &
     held=$!
-    for _ in $(seq 200); do
+    await_waiting
+}
+
+await_waiting() { # until the client that was started says that it waits
+    for _ in $(seq 500); do
         grep -q waiting "$work/held" && return 0
         sleep 0.1
     done
@@ -97,16 +101,14 @@ kill_client() {
 }
 
 it_client_dies() { # with regions and a request in flight: the session goes, others notice nothing
-    local before
-    before=$(num_sessions)
     background idle || return 1
-    [ "$(num_sessions)" -gt "$before" ] || { echo "no session of it"; return 1; }
+    [ "$(num_sessions_of idle)" = 1 ] || { echo "no session of it"; return 1; }
     kill_client
     for _ in $(seq 200); do
-        [ "$(num_sessions)" = "$before" ] && break
+        [ "$(num_sessions_of idle)" = 0 ] && break
         sleep 0.1
     done
-    [ "$(num_sessions)" = "$before" ] || { echo "its session is still there"; ctl sessions; return 1; }
+    [ "$(num_sessions_of idle)" = 0 ] || { echo "its session is still there"; ctl sessions; return 1; }
     client exact "$url" 8 3
 }
 

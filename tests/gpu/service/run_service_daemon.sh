@@ -41,7 +41,7 @@ stop() {
 
 worker_pid() { ctl devices | awk '/^GPU-/ {print $5; exit}'; }
 worker_kib() { awk '/VmRSS/ {print $2}' "/proc/$(worker_pid)/status"; }
-num_sessions() { ctl sessions --json 2>/dev/null | grep -c '"session"'; }
+num_sessions_of() { ctl sessions --json | grep -o "\"client\":\"$1\"" | wc -l; }
 
 # The stand-in's memory of processes that were killed.
 sweep() {

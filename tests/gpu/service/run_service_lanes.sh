@@ -82,7 +82,7 @@ it_worker_dies_under_lane() { # seed [case]: while steps run, or beside a lane w
     "${under[@]}" timeout -k 2 60 "$bin/service_client" "${2:-lane_survive}" "$url" 3 "$1" \
         >"$work/held" 2>&1 &
     held=$!
-    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    await_waiting || return 1
     [ -n "${2:-}" ] || sleep 0.3
     kill -KILL "$(worker_pid)"
     wait "$held"; local status=$?
@@ -95,7 +95,7 @@ it_daemon_dies_under_lane() { # for good: steps end all the same, and the client
     : >"$work/held"
     "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 0 2 >"$work/held" 2>&1 &
     held=$!
-    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    await_waiting || return 1
     sleep 0.3
     kill -KILL "$daemon"
     wait "$daemon" 2>/dev/null
@@ -112,7 +112,7 @@ it_all_die_in_a_step() { # nobody is left to answer a kernel that looks: the GPU
     : >"$work/held"
     "${under[@]}" timeout -k 2 60 "$bin/service_client" lane_survive "$url" 0 3 >"$work/held" 2>&1 &
     held=$!
-    for _ in $(seq 200); do grep -q waiting "$work/held" && break; sleep 0.1; done
+    await_waiting || return 1
     child=$(cat "/proc/$held/task/$held/children")
     worker=$(worker_pid)
     kill -STOP "$worker" # steps that are asked for from now on are not answered for long

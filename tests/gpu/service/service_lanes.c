@@ -403,13 +403,13 @@ void service_case_lane_replaced(const struct service_options *options)
     fixture_close(&fixture);
 }
 
-/* One step of the graph that was captured at the start: answered within two seconds, come what may.
- */
+/* One step of the graph that was captured at the start: it ends, come what may, which takes two
+ * seconds at most where the machine has time for it. */
 static bool step_ends(struct fixture *fixture, CUgraphExec exec, int source)
 {
     before_step(fixture, source);
     CU(cuGraphLaunch(exec, fixture->stream));
-    double until_ms = service_now_ms() + 2000;
+    double until_ms = service_now_ms() + 20000;
     while (cuStreamQuery(fixture->stream) == CUDA_ERROR_NOT_READY) {
         if (service_now_ms() > until_ms)
             return false;
@@ -431,10 +431,10 @@ void service_case_lane_survive(const struct service_options *options)
     CUgraphExec exec = graph_of(&fixture, false);
     struct topkd_lane_info info = {.is_served = true};
     uint64_t num_reports = 0, num_wrong = 0;
-    double until_ms = service_now_ms() + (options->rounds == 0 ? 4000 : 40000);
+    double begin_ms = service_now_ms();
     printf("waiting\n");
     fflush(stdout);
-    for (int i = 0; service_now_ms() < until_ms; i++) {
+    for (int i = 0; service_now_ms() < begin_ms + 40000; i++) {
         int source = i % SOURCES;
         CHECK(step_ends(&fixture, exec, source), "step %d hangs", i);
         enum topkd_status status = topkd_lane_check(fixture.lane);
@@ -447,6 +447,9 @@ void service_case_lane_survive(const struct service_options *options)
         num_wrong += !is_right;
         EXPECT(TOPKD_OK, topkd_lane_info(fixture.lane, &info));
         if (info.num_renewals > 0 && options->rounds > 0)
+            break;
+        if (options->rounds == 0 && num_reports > 0 && !info.is_served &&
+            service_now_ms() > begin_ms + 4000) /* some time with nobody there */
             break;
     }
     /* A quick successor may have taken the lane over before a step failed. */

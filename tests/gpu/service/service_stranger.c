@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 64, WIDTH = 8192, K = 1024, GUARD_BYTES = 65536, DEPTH = 8 };
+enum { ROWS = 64, WIDTH = 8192, K = 1024, GUARD_BYTES = 65536, DEPTH = 8, WAIT_MS = 30000 };
 
 static struct wire_reply reply;
 
@@ -44,7 +44,7 @@ static struct wire_request select_of(const struct service_request *request)
                                                  .length_all = WIDTH,
                                                  .indices = ref_of(output.region),
                                                  .index_stride = K,
-                                                 .timeout_ms = 5000};
+                                                 .timeout_ms = WAIT_MS};
     return wire;
 }
 
@@ -58,7 +58,7 @@ static enum topkd_status call(struct topkd_client *client, struct wire_request *
     request->epoch = link->session->epoch;
     request->sequence = ++link->sequence;
     pthread_mutex_unlock(&client->mutex);
-    return rpc_exchange(link->rpc, request, clock_after_ms(10000), &reply, detail);
+    return rpc_exchange(link->rpc, request, clock_after_ms(WAIT_MS), &reply, detail);
 }
 
 /* ---- Another session's regions --------------------------------------------------------------- */
@@ -70,8 +70,8 @@ static void check_foreign_regions(struct topkd_client *client, struct service_re
     struct rpc *rpc;
     char detail[WIRE_DETAIL_SIZE] = "";
     hello.u.hello.version = WIRE_VERSION;
-    EXPECT(TOPKD_OK, rpc_open(client->session->url, clock_after_ms(5000), &rpc, detail));
-    EXPECT(TOPKD_OK, rpc_exchange(rpc, &hello, clock_after_ms(5000), &reply, detail));
+    EXPECT(TOPKD_OK, rpc_open(client->session->url, clock_after_ms(WAIT_MS), &rpc, detail));
+    EXPECT(TOPKD_OK, rpc_exchange(rpc, &hello, clock_after_ms(WAIT_MS), &reply, detail));
     wire.session = reply.session;
     wire.epoch = reply.epoch;
     CHECK(reply.session != client->session->id, "two connections share session %llu",
@@ -81,7 +81,8 @@ static void check_foreign_regions(struct topkd_client *client, struct service_re
             EXPECT(TOPKD_OK, topkd_select_start(client, &request->request, NULL, &ops[i]));
         wire.sequence++;
         wire.kind = WIRE_SELECT;
-        EXPECT(TOPKD_E_NO_REGION, rpc_exchange(rpc, &wire, clock_after_ms(5000), &reply, detail));
+        EXPECT(TOPKD_E_NO_REGION,
+               rpc_exchange(rpc, &wire, clock_after_ms(WAIT_MS), &reply, detail));
         struct wire_request unregister = {.session = wire.session,
                                           .epoch = wire.epoch,
                                           .sequence = ++wire.sequence,
@@ -89,7 +90,7 @@ static void check_foreign_regions(struct topkd_client *client, struct service_re
         unregister.u.unreg.region = request->scores->id;
         unregister.u.unreg.generation = request->scores->generation;
         EXPECT(TOPKD_E_NO_REGION,
-               rpc_exchange(rpc, &unregister, clock_after_ms(5000), &reply, detail));
+               rpc_exchange(rpc, &unregister, clock_after_ms(WAIT_MS), &reply, detail));
         for (int i = 0; i < DEPTH; i++) {
             EXPECT(TOPKD_OK, topkd_op_wait(ops[i], 0));
             EXPECT(TOPKD_OK, topkd_op_finish(ops[i], NULL));

@@ -92,7 +92,7 @@ static void ct_93_destroying_waits_for_work_in_flight(void **state)
     expect_ok(topkd_select_start(client, &request, NULL, &op));
     topkd_buffer_destroy(matrix.buffer);
     assert_in_range(now_ms() - before_ms, 400, LATE_MS);
-    expect_ok(topkd_op_wait(op, 0)); /* it has ended */
+    expect_ok(topkd_op_wait(op, 1)); /* it has ended */
     expect_ok(topkd_op_finish(op, NULL));
     assert_false(has_buffers());
     topkd_client_close(client);
