@@ -155,6 +155,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no columns": ({"scores": np.zeros((2, 0), np.float32)}, "at least 1"),
     "no tensor": ({"scores": "scores"}, "is no tensor"),
     "backwards": ({"scores": np.zeros((4, 9), np.float32)[::-1]}, "apart"),
+    "a field": ({"scores": np.zeros((2, 9), "<f4, u1")["f0"]}, "5 bytes apart"),
+    "odd rows": ({"scores": np.ndarray((2, 9), "<f4", bytearray(80), 0, (38, 4))}, "38 bytes apart"),
     "byte order": ({"scores": np.zeros((2, 9), ">f4")}, "byte order"),
     "lengths too short": ({"lengths": [1]}, "1 numbers"),
     "lengths of floats": ({"lengths": np.zeros(2, np.float32)}, "lengths: dtype float32"),

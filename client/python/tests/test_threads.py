@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -65,6 +66,41 @@ def test_close_waits_for_other_threads(daemon: Daemon) -> None:
                 num[0] += 1
 
     in_threads(4, work)
+
+
+def test_a_call_that_meets_a_close_is_refused(daemon: Daemon) -> None:
+    """It has begun, and gets the session's lock only when the session has ended."""
+    client = topkd.Client(daemon.url)
+    session = client._session
+    lock, waits = session.lock, threading.Event()
+
+    class Late:
+        def __enter__(self) -> None:
+            if threading.current_thread() is caller:
+                waits.set()
+                assert session._ended.wait(60)
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    errors: list[BaseException | None] = []
+
+    def call() -> None:
+        try:
+            client.ping()
+            errors.append(None)
+        except BaseException as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=call)
+    session.lock = Late()  # type: ignore[assignment]
+    caller.start()
+    assert waits.wait(60)
+    client.close()
+    caller.join()
+    assert isinstance(errors[0], topkd.errors.ClosedError), errors
+    assert errors[0].message == "the client is closed"  # said here, and not by what was freed
 
 
 def test_the_worker_dies_and_comes_back(rng: Any) -> None:

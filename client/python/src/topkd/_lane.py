@@ -111,16 +111,18 @@ class Lane:
         one must not be replayed any more. A second call, or one after the client's close, does
         nothing."""
         session = self._session
-        if session.is_closed:
+        # From here on this object names no lane: the next one may be at the same address.
+        handle, self._handle = self._handle, 0
+        if session.is_closed or handle == 0:
             return
         session.enter()
         try:
-            session.close_lane(self._handle)
+            session.close_lane(handle)
         finally:
             session.leave()
 
     def _open(self) -> int:
-        if self._handle not in self._session.lanes:
+        if self._handle == 0:
             raise named("CLOSED", "the lane is closed")
         return self._handle
 

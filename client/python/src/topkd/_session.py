@@ -88,9 +88,11 @@ class Session:
 
     def enter(self) -> None:
         """Before each use of the C client; it is not closed before ``leave``."""
-        if self.is_closed or self.generation != _fork.generation:
+        if self.generation != _fork.generation:  # the lock may be held for ever then
             self.check()
         with self.lock:
+            if self.is_closed:  # looked at here, so that `_is_unused` sees us or we see this
+                self.check()
             self._num_calls += 1
 
     def leave(self) -> None:
@@ -116,12 +118,11 @@ class Session:
     def finish(self, op: Op) -> Error | None:
         """Ends an operation that is done (an unfinished one is cancelled)."""
         status = self.library.topkd_op_finish(op.pointer, None)
+        error = from_status(status) if status != 0 else None
+        if error is not None:
+            for buffer in op.spoil:  # before what we keep is let go: it would be used again
+                buffer.is_spoiled = True
         op.keep = None
-        if status == 0:
-            return None
-        error = from_status(status)
-        for buffer in op.spoil:
-            buffer.is_spoiled = True
         return error
 
     def _deliver(self, op: Op, error: Error | None) -> None:
@@ -221,8 +222,13 @@ class Session:
                 self.regions.trim()
                 continue
             is_closing = self._do(told) or is_closing
-            if is_closing and self._num_calls == 0 and not self.short_calls and self._end():
+            if is_closing and self._is_unused() and self._end():
                 return
+
+    def _is_unused(self) -> bool:
+        """Whether nobody is between `enter` and `leave`. Once closed, nobody comes in any more."""
+        with self.lock:
+            return self._num_calls == 0 and not self.short_calls
 
     def _end(self) -> bool:
         """Closes the C client, but not before the last array over its memory and the last task have

@@ -65,6 +65,17 @@ class Tensor:
 # ---- One reader for each framework ---------------------------------------------------------------
 
 
+def _in_elements(steps: Sequence[int], shape: Sequence[int], item: int) -> tuple[int, ...]:
+    """Strides in bytes as strides in elements."""
+    for step, size in zip(steps, shape):
+        if step % item != 0 and size > 1:
+            raise invalid(
+                f"elements are {step} bytes apart, which is no multiple of their {item} (a field of "
+                "a structured array?): make it contiguous"
+            )
+    return tuple(step // item for step in steps)
+
+
 def _read_numpy(array: Any) -> Tensor:
     interface = array.__array_interface__
     kind = interface["typestr"]
@@ -79,7 +90,7 @@ def _read_numpy(array: Any) -> Tensor:
         strides = (shape[1], 1) if len(shape) == 2 else _dlpack.dense(shape)
     else:
         item = int(kind.lstrip("abcdefghijklmnopqrstuvwxyzUSV"))
-        strides = tuple(step // item for step in strides)
+        strides = _in_elements(strides, shape, item)
     return Tensor(interface["data"][0], shape, strides, kind, -1, "numpy", array)
 
 
@@ -93,8 +104,7 @@ def _read_cuda_interface(array: Any, framework: str) -> Tensor:
     if strides is None:
         strides = _dlpack.dense(shape)
     else:
-        item = int(kind[1:])
-        strides = tuple(step // item for step in strides)
+        strides = _in_elements(strides, shape, int(kind[1:]))
     stream = interface.get("stream")
     return Tensor(
         interface["data"][0] or 0,
