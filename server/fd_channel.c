@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define TURN_MS 1000 /* choice: how late what has expired may be dropped */
+
 uint64_t fd_channel_now_ms(void)
 {
     struct timespec now;
@@ -29,8 +31,11 @@ static bool channel_turn(struct fd_channel *channel)
     struct pollfd polls[2 + FD_CHANNEL_CONNECTIONS_MAX];
     struct fd_connection *owners[FD_CHANNEL_CONNECTIONS_MAX];
     nfds_t num_polls = 2;
+    uint64_t now = fd_channel_now_ms();
+    bool is_deaf = now < channel->deaf_until_ms;
+    int timeout_ms = is_deaf ? (int)(channel->deaf_until_ms - now) : TURN_MS;
     polls[0] = (struct pollfd){.fd = channel->stop_fd, .events = POLLIN};
-    polls[1] = (struct pollfd){.fd = channel->listen_fd, .events = POLLIN};
+    polls[1] = (struct pollfd){.fd = channel->listen_fd, .events = is_deaf ? 0 : POLLIN};
     for (uint32_t i = 0; i < FD_CHANNEL_CONNECTIONS_MAX; i++) {
         if (channel->connections[i].fd >= 0) {
             owners[num_polls - 2] = &channel->connections[i];
@@ -38,14 +43,14 @@ static bool channel_turn(struct fd_channel *channel)
                 (struct pollfd){.fd = channel->connections[i].fd, .events = POLLIN};
         }
     }
-    if (poll(polls, num_polls, 1000) < 0 && errno != EINTR) {
+    if (poll(polls, num_polls, timeout_ms) < 0 && errno != EINTR) {
         log_error("fd_channel_poll", "errno=%d", errno);
         return false;
     }
     if (polls[0].revents) {
         return false;
     }
-    uint64_t now = fd_channel_now_ms();
+    now = fd_channel_now_ms();
     for (nfds_t i = 2; i < num_polls; i++) {
         struct fd_connection *connection = owners[i - 2];
         bool goes_on = now < connection->deadline_ms;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define CONNECTION_MS 2000u /* choice: a hand-over takes well under a millisecond */
+#define DEAF_MS 250u        /* choice: pause after an accept that found no descriptor */
 
 void fd_connection_close(struct fd_channel *channel, struct fd_connection *connection)
 {
@@ -58,7 +59,12 @@ void fd_connection_accept(struct fd_channel *channel)
 {
     int fd = accept4(channel->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        return; /* the peer has gone again, or descriptors are short: poll tells next time */
+        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+            /* Who waits keeps waiting; the thread must not spin until then. */
+            log_warn("fd_channel_accept", "reason=\"%s\"", strerror(errno));
+            channel->deaf_until_ms = fd_channel_now_ms() + DEAF_MS;
+        }
+        return;
     }
     char detail[WIRE_DETAIL_SIZE] = "";
     struct fd_connection connection = {.fd = fd,

@@ -37,6 +37,7 @@ struct fd_channel {
     int listen_fd;
     int stop_fd; /* eventfd: the thread ends */
     pthread_t thread;
+    uint64_t deaf_until_ms; /* the thread's: nobody is let in before, descriptors are short */
     struct fd_connection connections[FD_CHANNEL_CONNECTIONS_MAX]; /* the thread's alone */
     pthread_mutex_t lock;                                         /* of what follows */
     struct fd_ticket tickets[FD_CHANNEL_TICKETS_MAX];

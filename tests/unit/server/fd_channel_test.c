@@ -8,13 +8,16 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 struct fixture {
@@ -276,6 +279,46 @@ static void a_peer_that_hangs_up_leaves_nothing(void **state)
     close(fd);
 }
 
+static uint64_t processor_ms(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000u + (uint64_t)used.tv_nsec / 1000000u;
+}
+
+/* Who comes then waits, and no processor is spent on that. */
+static void without_descriptors_the_thread_sleeps(void **state)
+{
+    struct fixture *fixture = *state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, fixture->path);
+    int fd = memory_file(4096), socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int lowest = dup(fd);
+    assert_true(socket_fd >= 0 && lowest >= 0);
+    close(lowest);
+    struct rlimit before, none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)lowest; /* every number below is taken */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int result = connect(socket_fd, (struct sockaddr *)&address, sizeof(address));
+    uint64_t from_ms = processor_ms();
+    struct pollfd answer = {.fd = socket_fd, .events = POLLIN};
+    int num_answers = poll(&answer, 1, 600);
+    uint64_t used_ms = processor_ms() - from_ms;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(result, 0);
+    assert_int_equal(num_answers, 0);
+    assert_in_range(used_ms, 0, 150);
+    struct fd_packet packet = offer_of(1, true);
+    send_packet(socket_fd, &packet, sizeof(packet), &fd, 1);
+    int extra;
+    assert_int_equal(receive(socket_fd, &extra).status, TOPKD_OK);
+    wait_for_fds(fixture->channel, 1);
+    close(socket_fd);
+    close(fd);
+}
+
 static void published_descriptors_reach_their_process_only(void **state)
 {
     struct fixture *fixture = *state;
@@ -319,6 +362,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(foreign_packets_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(limits_hold, setup, teardown),
         cmocka_unit_test_setup_teardown(a_peer_that_hangs_up_leaves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_descriptors_the_thread_sleeps, setup, teardown),
         cmocka_unit_test_setup_teardown(published_descriptors_reach_their_process_only, setup,
                                         teardown),
     };
