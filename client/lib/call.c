@@ -2,9 +2,12 @@
 #include "client.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Choice: a worker that says BUSY is asked again after so long. */
 #define BUSY_RETRY_NS (2 * CLOCK_NS_PER_MS)
+/* Choice: by then the loss of a worker whose side socket is deaf has been noticed. */
+#define LOSS_NS (500 * CLOCK_NS_PER_MS)
 
 /* With the mutex held: waits until a request may be sent. */
 enum topkd_status call_await_link(struct topkd_client *client, uint64_t deadline_ns,
@@ -34,6 +37,33 @@ enum topkd_status call_await_link(struct topkd_client *client, uint64_t deadline
     client->num_awaiting--;
     *link_p = client->link;
     return status;
+}
+
+enum topkd_status call_find_worker(struct topkd_client *client, uint64_t deadline_ns,
+                                   struct call_worker *worker_p, char *detail)
+{
+    struct link *link;
+    pthread_mutex_lock(&client->mutex);
+    enum topkd_status status = call_await_link(client, deadline_ns, &link, detail);
+    if (status == TOPKD_OK) {
+        worker_p->session_serial = link->session->serial;
+        memcpy(worker_p->url, link->session->url, sizeof(worker_p->url));
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return status;
+}
+
+bool call_worker_went(struct topkd_client *client, const struct call_worker *worker)
+{
+    uint64_t until_ns = clock_now_ns() + LOSS_NS;
+    bool is_there, waits = true;
+    pthread_mutex_lock(&client->mutex);
+    do {
+        is_there = link_usable(client->link) && client->session->serial == worker->session_serial;
+        waits = is_there && waits && client_cond_wait(client, &client->changed, until_ns);
+    } while (waits);
+    pthread_mutex_unlock(&client->mutex);
+    return !is_there;
 }
 
 /* With the mutex held, released while the reply is awaited: so requests leave in the order of

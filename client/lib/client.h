@@ -279,6 +279,21 @@ enum topkd_status call_await_link(struct topkd_client *client, uint64_t deadline
 /* Sends it on the present session and blocks for the reply; renews and repeats as need be. */
 enum topkd_status call_run(struct topkd_client *client, const struct call *call, char *detail);
 
+/* Where descriptors go that a request is to name, and whose they are then. */
+struct call_worker {
+    uint64_t session_serial;
+    char url[WIRE_URL_SIZE];
+};
+
+/* The worker of the present session; waits for one as call_await_link. Without the mutex, as the
+ * next. */
+enum topkd_status call_find_worker(struct topkd_client *client, uint64_t deadline_ns,
+                                   struct call_worker *worker_p, char *detail);
+
+/* Its side socket was UNREACHABLE: whether its session is gone, so that the next worker is to be
+ * asked. Waits a moment for that to show. */
+bool call_worker_went(struct topkd_client *client, const struct call_worker *worker);
+
 /* ---- region.c -------------------------------------------------------------------------------- */
 
 /* The wire request that registers the region. */

@@ -1,8 +1,7 @@
 /* cuda_context.c - a client's device context, and what its sessions hold of it. */
 #include "client.h"
+#include "thread.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,11 +151,7 @@ static enum topkd_status find_device(struct cuda *cuda, const char *wanted, char
 
 static enum topkd_status start_janitor(struct cuda *cuda, char *detail)
 {
-    sigset_t all, before;
-    sigfillset(&all); /* signals are the program's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&cuda->janitor, NULL, janitor_main, cuda);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&cuda->janitor, janitor_main, cuda);
     if (error) {
         return fault_system(detail, "cannot start a thread", error);
     }

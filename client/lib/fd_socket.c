@@ -38,7 +38,11 @@ static enum topkd_status open_socket(const char *url, int *fd_p, char *detail)
     const struct timeval limit = {.tv_sec = ANSWER_S};
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
+    int result;
+    do { /* a signal may come while the worker's queue is full */
+        result = connect(fd, (const struct sockaddr *)&address, sizeof(address));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
         enum topkd_status status = fault(
             detail, errno == EACCES ? TOPKD_E_NOT_PERMITTED : TOPKD_E_UNREACHABLE,
             "cannot connect to the worker's side socket %s: %s", address.sun_path, strerror(errno));

@@ -26,7 +26,7 @@ static void change_regions(struct topkd_lane *lane, int32_t change)
 
 struct opening {
     struct topkd_lane *lane;
-    uint64_t session_serial; /* whose worker has the file */
+    struct call_worker worker; /* that has the file */
     struct wire_memory file;
 };
 
@@ -34,7 +34,7 @@ static enum topkd_status fill_opening(struct wire_request *request, const struct
                                       void *arg, char *detail)
 {
     const struct opening *opening = arg;
-    if (session->serial != opening->session_serial) {
+    if (session->serial != opening->worker.session_serial) {
         return fault(detail, TOPKD_E_CANCELLED, "the session was renewed meanwhile");
     }
     return lane_fill_open(opening->lane, session, &opening->file, request, detail);
@@ -57,13 +57,15 @@ static void take_opened(const struct wire_reply *reply, const struct session *se
 static enum topkd_status open_once(struct opening *opening, uint64_t deadline_ns, char *detail)
 {
     struct topkd_client *client = opening->lane->client;
-    char url[WIRE_URL_SIZE];
-    pthread_mutex_lock(&client->mutex);
-    opening->session_serial = client->session->serial;
-    memcpy(url, client->session->url, sizeof(url));
-    pthread_mutex_unlock(&client->mutex);
-    enum topkd_status status =
-        cuda_lane_offer(&opening->lane->mailbox, url, &opening->file, detail);
+    struct call_worker *worker = &opening->worker;
+    enum topkd_status status = call_find_worker(client, deadline_ns, worker, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    status = cuda_lane_offer(&opening->lane->mailbox, worker->url, &opening->file, detail);
+    if (status == TOPKD_E_UNREACHABLE && call_worker_went(client, worker)) {
+        return TOPKD_E_CANCELLED;
+    }
     if (status != TOPKD_OK) {
         return status;
     }

@@ -178,7 +178,7 @@ enum topkd_status topkd_region_register_shm(struct topkd_client *client,
 
 struct cuda_registration {
     struct topkd_region *region;
-    uint64_t session_serial; /* whose worker has the descriptors */
+    struct call_worker worker; /* that has the descriptors */
     struct wire_memory memory;
 };
 
@@ -186,7 +186,7 @@ static enum topkd_status fill_cuda(struct wire_request *request, const struct se
                                    void *arg, char *detail)
 {
     const struct cuda_registration *registration = arg;
-    if (session->serial != registration->session_serial) {
+    if (session->serial != registration->worker.session_serial) {
         return fault(detail, TOPKD_E_CANCELLED, "the session was renewed meanwhile");
     }
     region_fill(registration->region, session, request);
@@ -204,14 +204,16 @@ static enum topkd_status register_cuda(struct cuda_registration *registration, u
                                        char *detail)
 {
     struct topkd_client *client = registration->region->client;
-    char url[WIRE_URL_SIZE];
-    pthread_mutex_lock(&client->mutex);
-    registration->session_serial = client->session->serial;
-    memcpy(url, client->session->url, sizeof(url));
-    pthread_mutex_unlock(&client->mutex);
-    const struct cuda_export *export = &registration->region->export;
-    enum topkd_status status =
-        cuda_export_send(client->cuda, export, url, &registration->memory, detail);
+    struct call_worker *worker = &registration->worker;
+    enum topkd_status status = call_find_worker(client, deadline_ns, worker, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    status = cuda_export_send(client->cuda, &registration->region->export, worker->url,
+                              &registration->memory, detail);
+    if (status == TOPKD_E_UNREACHABLE && call_worker_went(client, worker)) {
+        return TOPKD_E_CANCELLED;
+    }
     if (status != TOPKD_OK) {
         return status;
     }
