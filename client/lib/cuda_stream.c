@@ -11,9 +11,11 @@ struct stream {
     struct list node; /* in client->streams, the one used last at the end */
     unsigned long long id;
     struct topkd_semaphore *ready, *done;
-    uint64_t count;        /* selections so far: the timelines' values */
-    uint32_t num_users;    /* threads inside topkd_select_stream */
-    pthread_mutex_t order; /* held over the stream's writes and waits, which must be in order */
+    uint64_t count;          /* the last value that the stream was told to write */
+    uint64_t awaited;        /* and to wait for */
+    uint64_t session_serial; /* on whose page */
+    uint32_t num_users;      /* threads inside topkd_select_stream */
+    pthread_mutex_t order;   /* held over the stream's writes and waits, which must be in order */
 };
 
 /* ---- Words on the page ----------------------------------------------------------------------- */
@@ -115,24 +117,29 @@ static void free_stream(struct stream *stream)
     free(stream);
 }
 
-/* With the mutex: drops the stream that was used longest ago and has nothing in flight. */
-static bool drop_idle(struct topkd_client *client)
+/* Whether the stream has gone by all that it was given: it has written what it was to write, and
+ * what it waits for next is reached. It meets nothing on the page of a later session. */
+static bool is_idle(const struct topkd_client *client, const struct stream *stream)
+{
+    return stream->num_users == 0 && (stream->session_serial != client->session->serial ||
+                                      (semaphore_value(stream->ready) >= stream->count &&
+                                       semaphore_value(stream->done) >= stream->awaited));
+}
+
+/* With the mutex: the timelines of the idle stream that was used longest ago, for another one;
+ * NULL: none is idle. They go on from where they are, so that a wait which the former stream has
+ * not looked at yet ends as well. */
+static struct stream *take_idle(struct topkd_client *client, unsigned long long id)
 {
     list_each(node, &client->streams)
     {
         struct stream *stream = list_entry(node, struct stream, node);
-        if (stream->num_users == 0 && semaphore_value(stream->done) >= stream->count) {
-            struct topkd_semaphore *semaphores[] = {stream->ready, stream->done};
-            for (int i = 0; i < 2; i++) {
-                semaphores[i]->destroyed = true;
-                semaphores[i]->num_users++;
-                semaphore_release(semaphores[i]);
-            }
-            free_stream(stream);
-            return true;
+        if (is_idle(client, stream)) {
+            stream->id = id;
+            return stream;
         }
     }
-    return false;
+    return NULL;
 }
 
 static struct stream *find_stream(struct topkd_client *client, unsigned long long id)
@@ -166,43 +173,41 @@ static enum topkd_status make_stream(struct topkd_client *client, unsigned long 
         return status;
     }
     stream->id = id;
+    list_init(&stream->node);
     pthread_mutex_init(&stream->order, NULL);
     *stream_p = stream;
     return TOPKD_OK;
 }
 
-/* The stream's timelines, made at its first selection; held by num_users. */
+/* With the mutex: it stays until num_users falls again, and was used last. */
+static void hold(struct topkd_client *client, struct stream *stream)
+{
+    list_remove(&stream->node);
+    list_insert(&client->streams, &stream->node);
+    stream->num_users++;
+}
+
+/* The stream's timelines, made at its first selection; held. */
 static enum topkd_status hold_stream(struct topkd_client *client, unsigned long long id,
                                      struct stream **stream_p, char *detail)
 {
+    enum topkd_status status = TOPKD_OK;
     pthread_mutex_lock(&client->mutex);
     struct stream *stream = find_stream(client, id);
-    if (stream) {
-        list_remove(&stream->node);
-        list_insert(&client->streams, &stream->node);
-        stream->num_users++;
-    }
-    pthread_mutex_unlock(&client->mutex);
-    if (stream) {
-        *stream_p = stream;
-        return TOPKD_OK;
-    }
-    enum topkd_status status = make_stream(client, id, &stream, detail);
-    if (status == TOPKD_E_LIMIT) {
-        pthread_mutex_lock(&client->mutex);
-        bool again = drop_idle(client);
+    if (!stream) {
         pthread_mutex_unlock(&client->mutex);
-        status = again ? make_stream(client, id, &stream, detail) : status;
+        status = make_stream(client, id, &stream, detail);
+        pthread_mutex_lock(&client->mutex);
     }
-    if (status != TOPKD_OK) {
-        return status;
+    if (status == TOPKD_E_LIMIT && (stream = take_idle(client, id)) != NULL) {
+        status = TOPKD_OK;
     }
-    pthread_mutex_lock(&client->mutex);
-    stream->num_users = 1;
-    list_insert(&client->streams, &stream->node);
+    if (status == TOPKD_OK) {
+        hold(client, stream);
+        *stream_p = stream;
+    }
     pthread_mutex_unlock(&client->mutex);
-    *stream_p = stream;
-    return TOPKD_OK;
+    return status;
 }
 
 void cuda_streams_free(struct topkd_client *client)
@@ -228,6 +233,7 @@ static enum topkd_status select_ordered(struct topkd_client *client, struct sess
         return status;
     }
     ordered->count = value;
+    ordered->session_serial = session->serial;
     struct topkd_select_request point = *request;
     point.wait = (struct topkd_semaphore_point){.semaphore = ordered->ready, .value = value};
     point.signal = (struct topkd_semaphore_point){.semaphore = ordered->done, .value = value};
@@ -236,6 +242,7 @@ static enum topkd_status select_ordered(struct topkd_client *client, struct sess
     if (status != TOPKD_OK) {
         return status;
     }
+    ordered->awaited = value;
     pthread_mutex_lock(&client->mutex);
     ordered->done->streamed = value;
     if (client->session != session) {

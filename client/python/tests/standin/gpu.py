@@ -32,6 +32,8 @@ for name, parameters in {
     "cuStreamCreate": [c.c_void_p, c.c_uint],
     "cuStreamSynchronize": [c.c_void_p],
     "cuStreamDestroy_v2": [c.c_void_p],
+    "cuStreamQuery": [c.c_void_p],
+    "cuStreamWaitValue64_v2": [c.c_void_p, c.c_uint64, c.c_uint64, c.c_uint],
     "cuMemcpyDtoDAsync_v2": [c.c_uint64, c.c_uint64, c.c_size_t, c.c_void_p],
 }.items():
     getattr(cuda, name).argtypes = parameters
@@ -110,6 +112,13 @@ class Stream:
 
     def wait(self) -> None:
         call("cuStreamSynchronize", self.ptr)
+
+    def is_done(self) -> bool:
+        return bool(cuda.cuStreamQuery(self.ptr) == 0)
+
+    def await_value(self, pointer: int, value: int) -> None:
+        """What comes after it runs once the int64 there is at least this."""
+        call("cuStreamWaitValue64_v2", self.ptr, pointer, value, 0)
 
 
 class Tensor:

@@ -279,6 +279,55 @@ def test_a_lost_worker_is_told_once(rng: Any) -> None:
         daemon.stop()
 
 
+def test_memory_is_registered_while_a_worker_comes_back(rng: Any) -> None:
+    """Descriptors and lanes go by the worker's side socket, which is gone for a moment."""
+    gpu.enter()
+    daemon = Daemon("--device", gpu.UUID)
+    try:
+        with topkd.Client(daemon.url) as client:
+            address = gpu.reserve(2 * MIB)
+            gpu.map_pieces(address, 1, 2 * MIB)
+            scores = gpu.Tensor(address, (4, 2000), stream=gpu.Stream())
+            wanted = draw(rng, scores)
+            daemon.kill_worker()
+            indices = client.select(scores, k=8)
+            client.synchronize()
+            check(wanted, gpu.host(indices))
+            daemon.kill_worker()
+            with client.lane(scores, k=8) as lane:
+                lane()
+                assert scores.stream is not None
+                scores.stream.wait()
+                check(wanted, gpu.host(lane.indices))
+    finally:
+        daemon.stop()
+
+
+def test_more_streams_than_semaphores(client: topkd.Client, rng: Any) -> None:
+    """A stream that stands still with what failed in it keeps its semaphores; the others give
+    theirs away."""
+    stuck, gate = gpu.Stream(), gpu.Tensor(gpu.alloc(4096), (2,), "<i4")
+    gate.host[:] = 0
+    stuck.await_value(gate.pointer, 1)
+    scores = gpu.Tensor(gpu.alloc(MIB), (2, 500), stream=stuck)
+    draw(rng, scores)
+    for _ in range(2):
+        client.select(scores, k=8, timeout=0.05)
+        with pytest.raises(topkd.errors.TimeoutError):
+            client.synchronize()
+    for _ in range(client.info()["semaphores_max"] // 2 + 2):
+        other = gpu.Tensor(gpu.alloc(65_536), (2, 500), stream=gpu.Stream())
+        draw(rng, other)
+        indices = client.select(other, k=8)
+        client.synchronize()
+        check(other.host, gpu.host(indices))
+    gate.host[0] = 1
+    assert until(stuck.is_done), "the stream waits for what nobody will write"
+    indices = client.select(scores, k=8)
+    client.synchronize()
+    check(scores.host, gpu.host(indices))
+
+
 def test_wrong_places_are_named(client: topkd.Client) -> None:
     host = np.zeros((2, 8), np.float32)
     with pytest.raises(topkd.errors.NotVisibleError, match="scores: .* host memory"):
@@ -373,6 +422,29 @@ def test_forgotten_lanes_are_closed(client: topkd.Client, rng: Any) -> None:
     with pytest.raises(topkd.errors.ClosedError):
         lane()
     lane.close()
+
+
+def test_a_closed_lane_has_nothing_to_do_with_the_next(client: topkd.Client, rng: Any) -> None:
+    """Objects of closed lanes go when others have taken their places in memory."""
+    scores = gpu.Tensor(gpu.alloc(MIB), (4, 2000), stream=gpu.Stream())
+    draw(rng, scores)
+    closed = [client.lane(scores, k=8) for _ in range(12)]
+    for lane in closed:
+        lane.close()
+    lanes = [client.lane(scores, k=8) for _ in range(12)]
+    del lane, closed
+    gc.collect()
+    lanes[0].close()  # after what the janitor was told before
+    client.trim()
+    assert until(client._session._told.empty)
+    for lane in lanes[1:]:
+        lane()
+    assert scores.stream is not None
+    scores.stream.wait()
+    for lane in lanes[1:]:
+        lane.check()
+        check(scores.host, gpu.host(lane.indices))
+        lane.close()
 
 
 def test_all_lanes_are_taken(client: topkd.Client, rng: Any) -> None:
