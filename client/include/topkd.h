@@ -28,7 +28,8 @@
  *   caller must not touch those objects afterwards.
  * - Threads: all functions may be called from any thread at once on one client, except that an
  *   object may not be destroyed while another thread uses it. Each client has three threads of its
- *   own, which take no signals; the library raises none, prints nothing and never ends the program.
+ *   own, on a GPU up to two more; they take no signals. The library raises none, prints nothing and
+ *   never ends the program.
  * - fork: in the child, functions on objects of the parent answer TOPKD_E_CLOSED, those without a
  *   status do nothing. The child may open clients of its own; on a GPU only if the parent had not
  *   used CUDA, which does not survive a fork (else TOPKD_E_CLOSED).

@@ -53,6 +53,13 @@ bool client_cond_wait(struct topkd_client *client, pthread_cond_t *cond, uint64_
     return pthread_cond_timedwait(cond, &client->mutex, &until) != ETIMEDOUT;
 }
 
+void session_let_go(struct topkd_client *client, struct session *session)
+{
+    pthread_mutex_lock(&client->mutex);
+    session_release(session);
+    pthread_mutex_unlock(&client->mutex);
+}
+
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static enum topkd_status copy_name(char *name_p, size_t size, const char *value, const char *what,

@@ -228,6 +228,9 @@ bool client_cond_wait(struct topkd_client *client, pthread_cond_t *cond, uint64_
 /* Drops a reference; with the mutex held, or when no other thread can see the client. */
 void session_release(struct session *session);
 
+/* The same without the mutex. */
+void session_let_go(struct topkd_client *client, struct session *session);
+
 /* ---- link.c ---------------------------------------------------------------------------------- */
 
 /* Finds the device's worker, connects and says hello, maps its memory. Without the mutex. The
@@ -248,6 +251,11 @@ void link_give_slot(struct slot *slot);
  * sends; the answer comes to engine_answer. With the mutex. On an error the slot is still the
  * caller's, and nothing was sent: TOPKD_E_UNREACHABLE when the connection is lost. */
 enum topkd_status link_send(struct slot *slot, struct wire_request *request, char *detail);
+
+/* A request and its reply on a link that is not the client's yet, so that nobody else numbers
+ * requests; again while the worker is busy, until the deadline. Without the mutex. */
+enum topkd_status link_exchange(struct link *link, struct wire_request *request,
+                                uint64_t deadline_ns, struct wire_reply *reply, char *detail);
 
 /* ---- renew.c --------------------------------------------------------------------------------- */
 

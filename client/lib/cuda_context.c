@@ -304,13 +304,6 @@ static struct session *hold_session(struct topkd_client *client)
     return session;
 }
 
-static void let_go(struct topkd_client *client, struct session *session)
-{
-    pthread_mutex_lock(&client->mutex);
-    session_release(session);
-    pthread_mutex_unlock(&client->mutex);
-}
-
 enum topkd_status cuda_arena_need(struct topkd_client *client, char *detail)
 {
     struct session *session = hold_session(client);
@@ -321,7 +314,7 @@ enum topkd_status cuda_arena_need(struct topkd_client *client, char *detail)
     if (session->limits.arena_slots > 0) { /* otherwise the request is refused as it is */
         status = cuda_arena_open(client, session, detail);
     }
-    let_go(client, session);
+    session_let_go(client, session);
     return status;
 }
 

@@ -73,20 +73,11 @@ static enum topkd_status hold_session(struct topkd_client *client, uint64_t dead
     }
     status = cuda_page_need(client, session, detail);
     if (status != TOPKD_OK) {
-        pthread_mutex_lock(&client->mutex);
-        session_release(session);
-        pthread_mutex_unlock(&client->mutex);
+        session_let_go(client, session);
         return status;
     }
     *session_p = session;
     return TOPKD_OK;
-}
-
-static void let_go(struct topkd_client *client, struct session *session)
-{
-    pthread_mutex_lock(&client->mutex);
-    session_release(session);
-    pthread_mutex_unlock(&client->mutex);
 }
 
 /* A stream in capture would record the constants of one selection and replay them. */
@@ -310,7 +301,7 @@ enum topkd_status topkd_select_stream(struct topkd_client *client,
         ordered->num_users--;
         pthread_mutex_unlock(&client->mutex);
     }
-    let_go(client, session);
+    session_let_go(client, session);
     return status;
 }
 
@@ -355,7 +346,7 @@ static enum topkd_status semaphore_on_stream(struct topkd_semaphore *semaphore, 
         pthread_mutex_unlock(&client->mutex);
         status = stream_wait(cuda, stream, word_of(session, semaphore), value, detail);
     }
-    let_go(client, session);
+    session_let_go(client, session);
     return status;
 }
 

@@ -13,7 +13,6 @@
  * long a renewal asks a worker that still holds the mailbox for the session before. */
 #define WATCH_NS (200 * UINT64_C(1000))
 #define GRACE_NS (250 * CLOCK_NS_PER_MS)
-#define BUSY_RETRY_NS (5 * CLOCK_NS_PER_MS)
 #define RENEW_MS 1000u
 
 /* ---- The watcher ----------------------------------------------------------------------------- */
@@ -155,22 +154,6 @@ static struct topkd_lane *next_lane(struct topkd_client *client, uint64_t serial
     return NULL;
 }
 
-static enum topkd_status exchange_open(struct link *link, const struct wire_request *template,
-                                       struct wire_reply *reply, char *detail)
-{
-    uint64_t deadline_ns = clock_after_ms(RENEW_MS);
-    for (;;) {
-        struct wire_request request = *template;
-        request.sequence = ++link->sequence; /* nobody else uses the link yet */
-        enum topkd_status status = rpc_exchange(link->rpc, &request, deadline_ns, reply, detail);
-        if (status != TOPKD_E_BUSY || clock_now_ns() + BUSY_RETRY_NS >= deadline_ns) {
-            return status;
-        }
-        const struct timespec pause = clock_timespec(BUSY_RETRY_NS);
-        (void)nanosleep(&pause, NULL);
-    }
-}
-
 /* With the mutex held, released meanwhile. */
 static enum topkd_status renew(struct topkd_lane *lane, struct link *link, struct wire_reply *reply,
                                char *detail)
@@ -195,7 +178,7 @@ static enum topkd_status renew(struct topkd_lane *lane, struct link *link, struc
     }
     pthread_mutex_unlock(&client->mutex);
     if (status == TOPKD_OK) {
-        status = exchange_open(link, &request, reply, detail);
+        status = link_exchange(link, &request, clock_after_ms(RENEW_MS), reply, detail);
     }
     pthread_mutex_lock(&client->mutex);
     if (status == TOPKD_OK) {

@@ -15,6 +15,9 @@
 /* Choice: bounds on what hello may make this process allocate; the daemon's own limits are these
  * (limits.outstanding_max, limits.arena_slots). */
 #define SLOTS_MAX 1024u
+/* Choice: a worker that says BUSY while a session is renewed (its rate of registrations is limited)
+ * is asked again after so long. */
+#define BUSY_RETRY_NS (5 * CLOCK_NS_PER_MS)
 
 /* ---- Session --------------------------------------------------------------------------------- */
 
@@ -230,6 +233,20 @@ enum topkd_status link_send(struct slot *slot, struct wire_request *request, cha
             request->kind == WIRE_SELECT_BATCH ? request->u.select_batch.num_selects : 1;
     }
     return status;
+}
+
+enum topkd_status link_exchange(struct link *link, struct wire_request *request,
+                                uint64_t deadline_ns, struct wire_reply *reply, char *detail)
+{
+    for (;;) {
+        request->sequence = ++link->sequence;
+        enum topkd_status status = rpc_exchange(link->rpc, request, deadline_ns, reply, detail);
+        if (status != TOPKD_E_BUSY || clock_now_ns() + BUSY_RETRY_NS >= deadline_ns) {
+            return status;
+        }
+        const struct timespec pause = clock_timespec(BUSY_RETRY_NS);
+        (void)nanosleep(&pause, NULL);
+    }
 }
 
 static enum topkd_status make_slots(struct link *link, char *detail)

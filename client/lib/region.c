@@ -6,11 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Choices: pauses between two looks at a region that still drains, and after a BUSY of the worker
- * while a session is renewed (its rate of registrations is limited). */
+/* Choices: pauses between two looks at a region that still drains. */
 #define DRAIN_LOOK_MIN_NS (1 * CLOCK_NS_PER_MS)
 #define DRAIN_LOOK_MAX_NS (50 * CLOCK_NS_PER_MS)
-#define BUSY_RETRY_NS (5 * CLOCK_NS_PER_MS)
 /* Choice: the most that one registration may take while a session is renewed. */
 #define REGISTER_MS 2000u
 
@@ -386,23 +384,6 @@ static enum topkd_status prepare(const struct topkd_region *region, const struct
     return status;
 }
 
-static enum topkd_status register_again(struct link *link, const struct wire_request *template,
-                                        struct wire_reply *reply, char *detail)
-{
-    uint64_t deadline_ns = clock_after_ms(REGISTER_MS);
-    struct wire_request request = *template;
-    enum topkd_status status;
-    do {
-        request.sequence = ++link->sequence; /* nobody else uses the link yet */
-        status = rpc_exchange(link->rpc, &request, deadline_ns, reply, detail);
-        if (status == TOPKD_E_BUSY) {
-            const struct timespec pause = clock_timespec(BUSY_RETRY_NS);
-            (void)nanosleep(&pause, NULL);
-        }
-    } while (status == TOPKD_E_BUSY && !clock_passed(deadline_ns));
-    return status;
-}
-
 /* Whether the failure says something about the region, and not about the link. */
 static bool concerns_region(enum topkd_status status)
 {
@@ -426,7 +407,7 @@ enum topkd_status region_renew_all(struct topkd_client *client, struct link *lin
         pthread_mutex_unlock(&client->mutex);
         status = prepare(region, session, &request.u.reg, detail);
         if (status == TOPKD_OK) {
-            status = register_again(link, &request, reply, detail);
+            status = link_exchange(link, &request, clock_after_ms(REGISTER_MS), reply, detail);
         }
         pthread_mutex_lock(&client->mutex);
         region->num_users--;
