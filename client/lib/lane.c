@@ -43,14 +43,20 @@ static enum topkd_status fill_opening(struct wire_request *request, const struct
 static void take_opened(const struct wire_reply *reply, const struct session *session, void *arg)
 {
     struct topkd_lane *lane = ((struct opening *)arg)->lane;
+    struct topkd_client *client = lane->client;
     lane->id = reply->u.lane_open.lane;
     lane->poll_us_granted = reply->u.lane_open.poll_us;
     if (lane->wait == TOPKD_LANE_WAIT_AUTO && reply->u.lane_open.fills_device) {
         lane->mailbox.kernel = NULL; /* it would stand in the selection's way */
     }
-    lane->is_served = true;
+    lane->is_served = client->link && client->link->session == session;
     lane->renewed_serial = session->serial;
-    list_insert(&lane->client->lanes.list, &lane->node);
+    list_insert(&client->lanes.list, &lane->node);
+    if (!lane->is_served) { /* its loss was dealt with while the answer was on its way */
+        lane->outage_status = fault(lane->outage_detail, TOPKD_E_STALE_SESSION,
+                                    "the worker went when it had just opened the lane");
+        pthread_cond_signal(&client->lanes.wake);
+    }
 }
 
 /* One attempt with the present session. TOPKD_E_CANCELLED: it was renewed in the middle. */
