@@ -37,9 +37,10 @@
  *   again, carries semaphore values over, and repeats requests that had no answer, within their
  *   deadlines. Selections only read scores and write outputs, so a repetition is harmless; one
  *   whose `signal` was reached is not repeated. A worker that is draining is waited for in the
- *   same way. A request under which a worker died four times ends as TOPKD_E_DEVICE_FAULT. On a
- *   GPU, requests that wait or signal are not repeated but end as TOPKD_E_STALE_SESSION: streams
- *   hold on to the old semaphores.
+ *   same way. Every other call that needs a worker waits for the next one too, and ends as
+ *   TOPKD_E_STALE_SESSION when none is there by its deadline. A request under which a worker died
+ *   four times ends as TOPKD_E_DEVICE_FAULT. On a GPU, requests that wait or signal are not
+ *   repeated but end as TOPKD_E_STALE_SESSION: streams hold on to the old semaphores.
  *
  * The selection contract (what K positions mean, NaN, ties, short rows) is that of
  * topk_select.h and README.md: exact, always.
