@@ -185,13 +185,19 @@ void worker_drain(struct worker *worker, uint32_t deadline_ms)
 
 /* ---- From the supervisor --------------------------------------------------------------------- */
 
-static void start_timers(struct worker *worker)
+/* One that runs at this interval already goes on: reloads that come more often must not keep it
+ * from ever being due. */
+static void set_interval(uv_timer_t *timer, uv_timer_cb callback, uint64_t interval_ms)
+{
+    if (uv_timer_get_repeat(timer) != interval_ms)
+        uv_timer_start(timer, callback, interval_ms, interval_ms);
+}
+
+static void set_timers(struct worker *worker)
 {
     const struct settings *settings = &worker->settings;
-    uv_timer_start(&worker->heartbeat, heartbeat_callback, settings->worker.heartbeat_ms,
-                   settings->worker.heartbeat_ms);
-    uv_timer_start(&worker->canary.timer, canary_callback, settings->worker.canary_interval_ms,
-                   settings->worker.canary_interval_ms);
+    set_interval(&worker->heartbeat, heartbeat_callback, settings->worker.heartbeat_ms);
+    set_interval(&worker->canary.timer, canary_callback, settings->worker.canary_interval_ms);
 }
 
 static void reload(struct worker *worker, int fd)
@@ -214,7 +220,7 @@ static void reload(struct worker *worker, int fd)
     worker->regions.bytes_max = settings->limits.region_bytes_total;
     struct endpoint_limits limits = worker_endpoint_limits(settings);
     endpoint_configure(worker->endpoint, &limits);
-    start_timers(worker);
+    set_timers(worker);
     log_info("reloaded", "queue_max=%" PRIu32 " sessions_max=%" PRIu32, settings->limits.queue_max,
              settings->limits.sessions_max);
 }
@@ -281,7 +287,7 @@ enum topkd_status worker_control_start(struct worker *worker, char *detail)
     }
     worker->canary.work.data = worker;
     uv_poll_start(&worker->control, UV_READABLE | UV_DISCONNECT, control_callback);
-    start_timers(worker);
+    set_timers(worker);
     return TOPKD_OK;
 }
 
