@@ -19,9 +19,9 @@
  * threads and those of the clients did for a request.
  */
 #include "bench_args.h"
+#include "bench_own.h"
 #include "bench_scores.h"
 #include "bench_usage.h"
-#include "topk_select.h"
 #include "topkd.h"
 
 #include <cuda.h>
@@ -42,12 +42,9 @@
 #define SAMPLES_MAX 200000
 #define DEPTH 8
 #define PASSES 2 /* choice: times a cell is measured, so that its spread is known */
-#define CU(call) check_cu(#call, (call))
 #define TK(call) check_tk(#call, (call))
 
-static const struct shape {
-    int32_t rows, width, k;
-} shapes[] = {{4, 16384, 512}, {64, 131072, 2048}};
+static const struct own_shape shapes[] = {{4, 16384, 512}, {64, 131072, 2048}};
 
 enum mode { MODE_PING, MODE_BLOCKING, MODE_STREAM, MODE_SPINNING, MODE_PIPELINED, MODE_COUNT };
 static const char *const mode_names[] = {"ping", "blocking", "stream", "spinning", "pipelined"};
@@ -77,16 +74,6 @@ struct client {
     volatile uint64_t *h_mark; /* pinned */
 };
 
-static void check_cu(const char *call, CUresult result)
-{
-    const char *name = "?";
-    if (result == CUDA_SUCCESS)
-        return;
-    cuGetErrorName(result, &name);
-    fprintf(stderr, "%s: %s\n", call, name);
-    _exit(1);
-}
-
 static void check_tk(const char *call, enum topkd_status status)
 {
     if (status == TOPKD_OK)
@@ -95,102 +82,15 @@ static void check_tk(const char *call, enum topkd_status status)
     _exit(1);
 }
 
-static void open_gpu(CUdevice *device_p)
-{
-    CUcontext context;
-    CU(cuInit(0));
-    CU(cuDeviceGet(device_p, 0));
-    CU(cuDevicePrimaryCtxRetain(&context, *device_p));
-    CU(cuCtxSetCurrent(context));
-}
-
-static void fill(CUdeviceptr d_scores, size_t count)
-{
-    float *scores = malloc(count * sizeof(*scores));
-    if (!scores)
-        _exit(1);
-    fill_scores(scores, count);
-    CU(cuMemcpyHtoD(d_scores, scores, count * sizeof(*scores)));
-    free(scores);
-}
-
-/* ---- The selection alone --------------------------------------------------------------------- */
-
-static CUgraphExec capture(const struct topk_plan *plan, CUdeviceptr d_args, CUdeviceptr workspace,
-                           CUstream stream)
-{
-    CUgraph graph;
-    CUgraphExec exec;
-    char detail[TOPK_DETAIL_SIZE] = "";
-    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    if (topk_cuda_enqueue(plan, (const struct topk_args *)(uintptr_t)d_args,
-                          (void *)(uintptr_t)workspace, stream, detail) != TOPK_OK) {
-        fprintf(stderr, "%s\n", detail);
-        _exit(1);
-    }
-    CU(cuStreamEndCapture(stream, &graph));
-    CU(cuGraphInstantiate(&exec, graph, 0));
-    return exec;
-}
-
-static float time_own(const struct shape *shape)
-{
-    enum { REPLAYS = 300 };
-    struct topk_device device;
-    struct topk_plan plan;
-    struct topk_shape wanted = {
-        .k = shape->k, .rows = shape->rows, .width = shape->width, .alignment_bytes = 16};
-    CUdeviceptr d_scores, d_indices, d_args, workspace;
-    CUstream stream;
-    CUevent events[2];
-    float best_ms = 1e9f;
-    if (topk_cuda_device(0, &device, NULL) != TOPK_OK ||
-        topk_plan_make(&wanted, &device, &plan, NULL) != TOPK_OK ||
-        topk_cuda_load(&plan, NULL) != TOPK_OK)
-        _exit(1);
-    size_t count = (size_t)shape->rows * (size_t)shape->width;
-    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CU(cuMemAlloc(&d_scores, count * sizeof(float)));
-    CU(cuMemAlloc(&d_indices, (size_t)shape->rows * (size_t)shape->k * sizeof(int32_t)));
-    CU(cuMemAlloc(&d_args, sizeof(struct topk_args)));
-    CU(cuMemAlloc(&workspace, (size_t)plan.workspace_bytes + 256));
-    fill(d_scores, count);
-    struct topk_args args = {.scores = (const float *)(uintptr_t)d_scores,
-                             .row_stride = shape->width,
-                             .indices = (int32_t *)(uintptr_t)d_indices,
-                             .index_stride = shape->k,
-                             .num_rows = shape->rows,
-                             .width = shape->width,
-                             .length_all = shape->width,
-                             .k = shape->k};
-    CU(cuMemcpyHtoD(d_args, &args, sizeof(args)));
-    if (topk_cuda_workspace_init(&plan, (void *)(uintptr_t)workspace, stream, NULL) != TOPK_OK)
-        _exit(1);
-    CUgraphExec exec = capture(&plan, d_args, workspace, stream);
-    for (int i = 0; i < 2; i++)
-        CU(cuEventCreate(&events[i], CU_EVENT_DEFAULT));
-    for (int round = 0; round < 5; round++) {
-        float ms;
-        CU(cuEventRecord(events[0], stream));
-        for (int i = 0; i < REPLAYS; i++)
-            CU(cuGraphLaunch(exec, stream));
-        CU(cuEventRecord(events[1], stream));
-        CU(cuStreamSynchronize(stream));
-        CU(cuEventElapsedTime(&ms, events[0], events[1]));
-        best_ms = ms < best_ms ? ms : best_ms;
-    }
-    return best_ms * 1e3f / REPLAYS;
-}
-
 /* ---- A client -------------------------------------------------------------------------------- */
 
-static void open_client(const char *url, const struct shape *shape, struct client *client)
+static void open_client(const char *url, const struct own_shape *shape, struct client *client)
 {
     CUdevice device;
     struct topkd_client_options options = {
         .url = url, .name = "bench_service", .timeout_ms = 30000};
     struct topkd_region *scores, *indices;
-    open_gpu(&device);
+    own_open_gpu(&device);
     TK(topkd_client_open(&options, &client->topkd));
     size_t count = (size_t)shape->rows * (size_t)shape->width;
     size_t indices_bytes = (size_t)shape->rows * (size_t)shape->k * sizeof(int32_t) * DEPTH;
@@ -199,7 +99,7 @@ static void open_client(const char *url, const struct shape *shape, struct clien
     CU(cuMemAlloc(&client->d_indices, indices_bytes));
     CU(cuMemHostAlloc((void **)&client->h_mark, 64, CU_MEMHOSTALLOC_DEVICEMAP));
     *client->h_mark = 0;
-    fill(client->d_scores, count);
+    own_fill(client->d_scores, count);
     TK(topkd_region_register_cuda(client->topkd, (void *)(uintptr_t)client->d_scores,
                                   count * sizeof(float), TOPKD_ACCESS_READ, &scores));
     TK(topkd_region_register_cuda(client->topkd, (void *)(uintptr_t)client->d_indices,
@@ -309,8 +209,8 @@ static uint32_t run_pipelined(struct client *client, double seconds, struct samp
     return num;
 }
 
-static void client_main(struct board *board, const char *url, const struct shape *shape, int index,
-                        double seconds)
+static void client_main(struct board *board, const char *url, const struct own_shape *shape,
+                        int index, double seconds)
 {
     struct client client;
     open_client(url, shape, &client);
@@ -376,7 +276,7 @@ enum figure {
 /* The cells of one shape and number of clients. */
 struct cells {
     const char *label;
-    const struct shape *shape;
+    const struct own_shape *shape;
     int num; /* clients */
     float own_us;
     double figures[MODE_COUNT][PASSES][FIGURE_COUNT];
@@ -449,7 +349,7 @@ static double spread(const double figures[PASSES][FIGURE_COUNT], enum figure whi
 /* One row a mode. */
 static void report(const struct cells *cells)
 {
-    const struct shape *shape = cells->shape;
+    const struct own_shape *shape = cells->shape;
     for (int mode = 0; mode < MODE_COUNT; mode++) {
         const double(*figures)[FIGURE_COUNT] = cells->figures[mode];
         const double own_us = (double)cells->own_us, base_us = mode == MODE_PING ? 0 : own_us;
@@ -507,13 +407,14 @@ static void run_pass(struct board *board, const struct options *options, struct 
     }
 }
 
-static void run_shape(struct board *board, const struct options *options, const struct shape *shape)
+static void run_shape(struct board *board, const struct options *options,
+                      const struct own_shape *shape)
 {
     pid_t own = fork();
     if (own == 0) {
         CUdevice device;
-        open_gpu(&device);
-        board->own_us = time_own(shape);
+        own_open_gpu(&device);
+        board->own_us = own_time_us(shape);
         _exit(0);
     }
     waitpid(own, NULL, 0);
