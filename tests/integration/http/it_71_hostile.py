@@ -191,11 +191,10 @@ class Flood(WebTest):
             self.get("/metrics")
         before_kb = self.memory_kb()
         start = time.monotonic()
-        stop = start + 3
-        counts = [0] * 4
+        counts, is_over = [0] * 4, threading.Event()
 
         def ask(place):
-            while time.monotonic() < stop:
+            while not is_over.is_set():
                 try:
                     with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
                         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -208,8 +207,11 @@ class Flood(WebTest):
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(counts))]
         for thread in threads:
             thread.start()
-        while time.monotonic() < stop:
-            self.good("devices", *self.url)  # within the ten seconds that it gives itself
+        try:  # three seconds, longer on a machine that serves few in them
+            while (took := time.monotonic() - start) < 3 or (sum(counts) <= 20 and took < 60):
+                self.good("devices", *self.url)  # within the ten seconds that it gives itself
+        finally:
+            is_over.set()
         for thread in threads:
             thread.join()
         took = time.monotonic() - start  # with what was late

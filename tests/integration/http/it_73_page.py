@@ -94,7 +94,7 @@ class Page(WebTest):
         # Both loads are at work; each selection has several rows, which are counted a moment later.
         self.wait("document.querySelector('#tile-sessions').textContent === '3'", "three sessions")
         self.wait("document.querySelector('#buckets tbody').textContent.includes('by value')", "the second")
-        self.wait("((s) => s && s.rate > 10 && sum(s.routes) > s.rate)(samples.at(-1))", "rates")
+        self.wait("((s) => s && s.rate > 0 && sum(s.routes) > s.rate)(samples.at(-1))", "rates")
 
         # What stands there is what the daemon says.
         self.assertEqual(self.text(".device h3"), self.status()["devices"][0]["name"])

@@ -28,10 +28,13 @@ class GraphTest(StandIn):
     settings = "limits: {arena_slot_bytes: 65536}\nbuckets: [{rows: 64, width: 32768, k: 512}]\n"
 
     def test_bench_and_what_the_figures_say_of_graphs(self):
-        shown = self.good_json(
-            *("bench", *self.url, "--shape", "4x4096x64,64x32768x512", "--duration", "500ms"),
-            *("--clients", 2, "--outstanding", 2),
-        )
+        for duration in ("500ms", "10s"):  # each shape twice, on any machine
+            shown = self.good_json(
+                *("bench", *self.url, "--shape", "4x4096x64,64x32768x512", "--duration", duration),
+                *("--clients", 2, "--outstanding", 2),
+            )
+            if shown["requests"] > 4:
+                break
         self.assertEqual((shown["device"], shown["failed"]), (GPU, 0))
         self.assertGreater(shown["requests"], 4)
         name = f'{{device="{GPU}",bucket="%s",variant="%s"}}'

@@ -75,18 +75,21 @@ class Bench(DaemonTest):
     def test_the_figures_add_up(self):
         before = self.good_json("stats", *self.url)["devices"][0]["requests"]
         shapes = "4x8192x64,16x4096x32"
-        shown = self.good_json(
-            *("bench", *self.url, "--shape", shapes, "--duration", "1s"),
-            *("--clients", 2, "--threads", 2, "--outstanding", 3, "--scores", "ties"),
-        )
+        for seconds in (1, 5, 25):  # how much is done in a second is the machine's affair
+            shown = self.good_json(
+                *("bench", *self.url, "--shape", shapes, "--duration", f"{seconds}s"),
+                *("--clients", 2, "--threads", 2, "--outstanding", 3, "--scores", "ties"),
+            )
+            if shown["requests"] > 100:
+                break
         self.assertEqual((shown["device"], shown["clients"], shown["threads"]), ("cpu", 2, 2))
         self.assertEqual(
             shown["shapes"],
             [{"rows": 4, "width": 8192, "k": 64}, {"rows": 16, "width": 4096, "k": 32}],
         )
-        self.assertEqual(shown["duration_ns"], 1000000000)
-        self.assertGreater(shown["requests"], 20)
-        self.assertEqual(shown["requests_per_s"], shown["requests"])
+        self.assertEqual(shown["duration_ns"], seconds * 1000000000)
+        self.assertGreater(shown["requests"], 100)
+        self.assertAlmostEqual(shown["requests_per_s"], shown["requests"] / seconds, delta=1)
         self.assertEqual(shown["failed"], 0)
         self.assertEqual(shown["statuses"], {"TOPKD_OK": shown["requests"]})
         self.assertEqual([len(shown["each"])], [4])
@@ -97,16 +100,22 @@ class Bench(DaemonTest):
         order = ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"]
         self.assertEqual([latency[key] for key in order], sorted(latency[key] for key in order))
         # Both shapes in turn: ten rows a request on average.
-        self.assertAlmostEqual(shown["rows_per_s"] / shown["requests"], 10, delta=1)
+        self.assertAlmostEqual(shown["rows_per_s"] / shown["requests_per_s"], 10, delta=1)
         # More than was counted ran: the warm-up and what came late.
         after = self.good_json("stats", *self.url)["devices"][0]["requests"]
         self.assertGreaterEqual(after - before, shown["requests"])
         until(lambda: self.sessions() == [], "the end of all sessions")
 
     def test_for_people(self):
-        text = self.good("bench", *self.url, *SMALL, "--scores", "equal")
+        for duration, shown in (("500ms", "0.50"), ("10s", "10.00")):  # enough for one, on any machine
+            options = ("--shape", "4x8192x64", "--duration", duration, "--scores", "equal")
+            text = self.good("bench", *self.url, *options)
+            if re.search(r"(?m)^[1-9]\d* selections", text):
+                break
         self.assertRegex(text, r"^device cpu, 1 client, 1 in flight each, equal scores, shapes 4x8192x64\n")
-        self.assertRegex(text, r"\n\d+ selections in 0\.50 s: [\d.]+/s, \d+ rows/s, [\d.]+ \w+/s of scores\n")
+        self.assertRegex(
+            text, rf"\n\d+ selections in {shown} s: [\d.]+/s, \d+ rows/s, [\d.]+ \w+/s of scores\n"
+        )
         self.assertRegex(text, r"\nfrom start to end: mean .* p50 .* p90 .* p99 .* p999 .* max .*\n")
         bars = re.findall(r"(?m)^ *[\d.]+ [nmu]?s to +[\d.]+ [nmu]?s +(\d+)  (#*)", text)
         total = int(re.search(r"(?m)^(\d+) selections", text).group(1))
@@ -132,8 +141,7 @@ class Bench(DaemonTest):
             drawn += chunk
         shown = json.loads(process.communicate(timeout=60)[0])
         os.close(ours)
-        self.assertEqual(process.returncode, 0)
-        self.assertGreater(shown["requests"], 0)
+        self.assertEqual((process.returncode, shown["failed"]), (0, 0))
         self.assertRegex(drawn, rb"\r\x1b\[Kbench: \d\.\d of 1\.0 s, \d+ selections/s")
         self.assertTrue(drawn.endswith(b"\r\x1b[K"), drawn[-80:])
 
