@@ -6,8 +6,8 @@
 
 /* Choice: a worker that says BUSY is asked again after so long. */
 #define BUSY_RETRY_NS (2 * CLOCK_NS_PER_MS)
-/* Choice: by then the loss of a worker whose side socket is deaf has been noticed. */
-#define LOSS_NS (500 * CLOCK_NS_PER_MS)
+/* Choice: a side socket that took nothing is tried again after so long. */
+#define SIDE_RETRY_NS (50 * CLOCK_NS_PER_MS)
 
 /* With the mutex held: waits until a request may be sent. */
 enum topkd_status call_await_link(struct topkd_client *client, uint64_t deadline_ns,
@@ -53,17 +53,16 @@ enum topkd_status call_find_worker(struct topkd_client *client, uint64_t deadlin
     return status;
 }
 
-bool call_worker_went(struct topkd_client *client, const struct call_worker *worker)
+bool call_worker_again(struct topkd_client *client, const struct call_worker *worker,
+                       uint64_t deadline_ns)
 {
-    uint64_t until_ns = clock_now_ns() + LOSS_NS;
-    bool is_there, waits = true;
+    uint64_t until_ns = clock_earlier(clock_now_ns() + SIDE_RETRY_NS, deadline_ns);
     pthread_mutex_lock(&client->mutex);
-    do {
-        is_there = link_usable(client->link) && client->session->serial == worker->session_serial;
-        waits = is_there && waits && client_cond_wait(client, &client->changed, until_ns);
-    } while (waits);
+    while (link_usable(client->link) && client->session->serial == worker->session_serial &&
+           client_cond_wait(client, &client->changed, until_ns)) {
+    }
     pthread_mutex_unlock(&client->mutex);
-    return !is_there;
+    return !clock_passed(deadline_ns);
 }
 
 /* With the mutex held, released while the reply is awaited: so requests leave in the order of

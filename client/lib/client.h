@@ -298,9 +298,10 @@ struct call_worker {
 enum topkd_status call_find_worker(struct topkd_client *client, uint64_t deadline_ns,
                                    struct call_worker *worker_p, char *detail);
 
-/* Its side socket was UNREACHABLE: whether its session is gone, so that the next worker is to be
- * asked. Waits a moment for that to show. */
-bool call_worker_went(struct topkd_client *client, const struct call_worker *worker);
+/* Its side socket was UNREACHABLE: the worker may be gone, which shows soon, or hold too many
+ * connections. Waits a moment; false: the deadline has passed, do not try again. */
+bool call_worker_again(struct topkd_client *client, const struct call_worker *worker,
+                       uint64_t deadline_ns);
 
 /* ---- region.c -------------------------------------------------------------------------------- */
 

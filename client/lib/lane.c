@@ -59,7 +59,8 @@ static void take_opened(const struct wire_reply *reply, const struct session *se
     }
 }
 
-/* One attempt with the present session. TOPKD_E_CANCELLED: it was renewed in the middle. */
+/* One attempt with the present session. TOPKD_E_CANCELLED: try again, it was renewed in the
+ * middle or its side socket took nothing. */
 static enum topkd_status open_once(struct opening *opening, uint64_t deadline_ns, char *detail)
 {
     struct topkd_client *client = opening->lane->client;
@@ -69,7 +70,7 @@ static enum topkd_status open_once(struct opening *opening, uint64_t deadline_ns
         return status;
     }
     status = cuda_lane_offer(&opening->lane->mailbox, worker->url, &opening->file, detail);
-    if (status == TOPKD_E_UNREACHABLE && call_worker_went(client, worker)) {
+    if (status == TOPKD_E_UNREACHABLE && call_worker_again(client, worker, deadline_ns)) {
         return TOPKD_E_CANCELLED;
     }
     if (status != TOPKD_OK) {
@@ -215,7 +216,7 @@ enum topkd_status topkd_lane_open(struct topkd_client *client,
     struct opening opening = {.lane = lane};
     do {
         status = open_once(&opening, deadline_ns, detail);
-    } while (status == TOPKD_E_CANCELLED && !clock_passed(deadline_ns));
+    } while (status == TOPKD_E_CANCELLED);
     if (status != TOPKD_OK) {
         free_lane(lane);
         return status;

@@ -197,7 +197,8 @@ static void take_cuda(const struct wire_reply *reply, const struct session *sess
     take_registered(reply, session, ((struct cuda_registration *)arg)->region);
 }
 
-/* One attempt with the present session. TOPKD_E_CANCELLED: it was renewed in the middle. */
+/* One attempt with the present session. TOPKD_E_CANCELLED: try again, it was renewed in the
+ * middle or its side socket took nothing. */
 static enum topkd_status register_cuda(struct cuda_registration *registration, uint64_t deadline_ns,
                                        char *detail)
 {
@@ -209,7 +210,7 @@ static enum topkd_status register_cuda(struct cuda_registration *registration, u
     }
     status = cuda_export_send(client->cuda, &registration->region->export, worker->url,
                               &registration->memory, detail);
-    if (status == TOPKD_E_UNREACHABLE && call_worker_went(client, worker)) {
+    if (status == TOPKD_E_UNREACHABLE && call_worker_again(client, worker, deadline_ns)) {
         return TOPKD_E_CANCELLED;
     }
     if (status != TOPKD_OK) {
@@ -248,7 +249,7 @@ enum topkd_status region_open_cuda(struct topkd_client *client, const struct cud
     enum topkd_status status;
     do {
         status = register_cuda(&registration, deadline_ns, detail);
-    } while (status == TOPKD_E_CANCELLED && !clock_passed(deadline_ns));
+    } while (status == TOPKD_E_CANCELLED);
     if (status != TOPKD_OK) {
         free(region);
         return status;

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import pickle
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -301,6 +303,31 @@ def test_memory_is_registered_while_a_worker_comes_back(rng: Any) -> None:
                 check(wanted, gpu.host(lane.indices))
     finally:
         daemon.stop()
+
+
+def test_a_side_socket_without_a_place_is_tried_again(
+    daemon: Daemon, client: topkd.Client, rng: Any
+) -> None:
+    """Places are counted by process; all of other PID namespaces together have those of one."""
+    held = []
+    for _ in range(16):
+        held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        held[-1].connect(f"{daemon.folder}/{gpu.UUID}.fds")
+
+    def let_go() -> None:
+        for connection in held:
+            connection.close()
+
+    address = gpu.reserve(2 * MIB)
+    gpu.map_pieces(address, 1, 2 * MIB)
+    scores = gpu.Tensor(address, (4, 2000))
+    wanted = draw(rng, scores)
+    timer = threading.Timer(0.8, let_go)
+    timer.start()
+    indices = client.select(scores, k=8)
+    timer.join()
+    client.synchronize()
+    check(wanted, gpu.host(indices))
 
 
 def test_more_streams_than_semaphores(client: topkd.Client, rng: Any) -> None:
