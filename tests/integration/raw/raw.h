@@ -99,6 +99,8 @@ struct raw_shm {
 
 /* A new POSIX shared memory object, named as libtopkd names its own. */
 void raw_shm_create(struct raw_shm *shm, size_t size_bytes);
+/* The same under this name, which nothing has now. */
+void raw_shm_create_as(struct raw_shm *shm, const char *name, size_t size_bytes);
 void raw_shm_destroy(struct raw_shm *shm);
 
 /* The request that registers all of it. */

@@ -158,20 +158,32 @@ enum topkd_status raw_call(struct raw_client *client, const struct wire_request 
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-void raw_shm_create(struct raw_shm *shm, size_t size_bytes)
+void raw_shm_create_as(struct raw_shm *shm, const char *name, size_t size_bytes)
 {
-    static uint32_t counter = 0;
+    char first[64], from[128], to[128];
     *shm = (struct raw_shm){.size_bytes = size_bytes};
-    (void)snprintf(shm->name, sizeof(shm->name), WIRE_SHM_BUFFER_PREFIX "raw%d-%u", (int)getpid(),
-                   counter++);
-    int fd = shm_open(shm->name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    (void)snprintf(shm->name, sizeof(shm->name), "%s", name);
+    (void)snprintf(first, sizeof(first), "/topkd-raw-first-%d", (int)getpid());
+    int fd = shm_open(first, O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, (off_t)size_bytes), 0);
     void *data = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(data != MAP_FAILED);
     shm->data = data;
     shm->lock_fd = fd;
-    assert_int_equal(flock(fd, LOCK_SH), 0); /* as libtopkd: no daemon here takes the name away */
+    /* It has its name once it is locked: daemons of other tests take unlocked ones away. */
+    assert_int_equal(flock(fd, LOCK_SH), 0);
+    (void)snprintf(from, sizeof(from), "/dev/shm%s", first);
+    (void)snprintf(to, sizeof(to), "/dev/shm%s", shm->name);
+    assert_int_equal(rename(from, to), 0);
+}
+
+void raw_shm_create(struct raw_shm *shm, size_t size_bytes)
+{
+    static uint32_t counter = 0;
+    char name[WIRE_NAME_SIZE];
+    (void)snprintf(name, sizeof(name), WIRE_SHM_BUFFER_PREFIX "raw%d-%u", (int)getpid(), counter++);
+    raw_shm_create_as(shm, name, size_bytes);
 }
 
 void raw_shm_destroy(struct raw_shm *shm)

@@ -385,7 +385,7 @@ static void it_37_recycled_names(void **state)
     (void)state;
     struct raw_worker worker;
     struct raw_client client;
-    struct raw_shm old, out;
+    struct raw_shm old, fresh, out;
     raw_worker_start(&worker, "", NULL);
     raw_open(&client, &worker);
     raw_shm_create(&old, 4096);
@@ -394,13 +394,7 @@ static void it_37_recycled_names(void **state)
     raw_register(&client, &old, WIRE_ACCESS_READ);
     ((float *)old.data)[3] = 5;
     assert_int_equal(shm_unlink(old.name), 0);
-    struct raw_shm fresh = old;
-    int fd = shm_open(old.name, O_RDWR | O_CREAT | O_EXCL, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, 4096), 0);
-    fresh.data = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(fresh.data != MAP_FAILED);
-    close(fd);
+    raw_shm_create_as(&fresh, old.name, 4096);
     ((float *)fresh.data)[6] = 5;
     raw_register(&client, &fresh, WIRE_ACCESS_READ);
     const int32_t *indices = (const int32_t *)out.data;
@@ -411,6 +405,7 @@ static void it_37_recycled_names(void **state)
     assert_int_equal(raw_call(&client, &select, &reply), TOPKD_OK);
     assert_int_equal(indices[0], 3);
     munmap(old.data, 4096);
+    close(old.lock_fd);
     raw_shm_destroy(&fresh);
     raw_shm_destroy(&out);
     raw_disconnect(&client);
