@@ -98,6 +98,43 @@ static void every_pattern_survives_narrowing(void **state)
     }
 }
 
+/* A row of a family has `wanted` among its patterns, and none of a magnitude above `most`. */
+static void check_patterns(enum topk_dtype dtype, enum inputs_family family, uint16_t most,
+                           uint16_t wanted)
+{
+    enum { WIDTH = 4096 };
+    static uint16_t scores[WIDTH];
+    const struct inputs_spec spec = {.family = family,
+                                     .seed = inputs_run_seed(),
+                                     .num_rows = 1,
+                                     .width = WIDTH,
+                                     .row_stride = WIDTH,
+                                     .k = 2048};
+    int count = 0;
+    inputs_fill_typed(&spec, dtype, NULL, scores);
+    for (int i = 0; i < WIDTH; i++) {
+        assert_in_range(scores[i] & 0x7fff, 0, most);
+        count += scores[i] == wanted ? 1 : 0;
+    }
+    assert_in_range(count, 1, WIDTH - 1);
+}
+
+/* Nor what a family is about: the edges of float32 become those of the type. */
+static void edges_are_those_of_the_type(void **state)
+{
+    (void)state;
+    for (int d = TOPK_DTYPE_FLOAT16; d < TOPK_DTYPE_COUNT; d++) {
+        const enum topk_dtype dtype = (enum topk_dtype)d;
+        const uint16_t inf = topk_half_inf(dtype), one = d == TOPK_DTYPE_FLOAT16 ? 0x3c00 : 0x3f80;
+        const uint16_t subnormal = d == TOPK_DTYPE_FLOAT16 ? 0x03ff : 0x007f;
+        check_patterns(dtype, INPUTS_DENORMAL, subnormal, (uint16_t)(subnormal - 1));
+        check_patterns(dtype, INPUTS_ONE_BIT, (uint16_t)(one + 1), (uint16_t)(one + 1));
+        check_patterns(dtype, INPUTS_EXTREMES, (uint16_t)(inf - 1), (uint16_t)(inf - 1));
+        check_patterns(dtype, INPUTS_SPECIALS, 0x7fff, (uint16_t)(subnormal + 1));
+        check_patterns(dtype, INPUTS_SPECIALS, 0x7fff, 0x8001);
+    }
+}
+
 /* All 65536 patterns in random order: every boundary between two of them, every written value. */
 static void every_pattern_in_one_row(void **state)
 {
@@ -200,6 +237,7 @@ int main(void)
         cmocka_unit_test(known_numbers),
         cmocka_unit_test(a_bound_finds_its_pattern),
         cmocka_unit_test(every_pattern_survives_narrowing),
+        cmocka_unit_test(edges_are_those_of_the_type),
         cmocka_unit_test(every_pattern_in_one_row),
         cmocka_unit_test(every_family_in_each_type),
         cmocka_unit_test(one_read_of_long_rows),

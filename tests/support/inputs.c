@@ -361,8 +361,7 @@ static void fill_family(struct inputs_rng *rng, const struct inputs_spec *spec, 
     }
 }
 
-/* What the row is made of: INPUTS_MIXED takes another family in each row. */
-static struct inputs_spec spec_of_row(const struct inputs_spec *spec, int32_t row_idx)
+struct inputs_spec inputs_spec_of_row(const struct inputs_spec *spec, int32_t row_idx)
 {
     struct inputs_spec chosen = *spec;
     if (chosen.family == INPUTS_MIXED) {
@@ -386,7 +385,7 @@ static void fill_row(const struct inputs_spec *spec, int32_t row_idx, const floa
 
 void inputs_fill_row(const struct inputs_spec *spec, int32_t row_idx, float *row)
 {
-    struct inputs_spec chosen = spec_of_row(spec, row_idx);
+    struct inputs_spec chosen = inputs_spec_of_row(spec, row_idx);
     float *keys = NULL;
     if (chosen.family == INPUTS_INDEXER) {
         keys = inputs_indexer_keys_create(chosen.seed, chosen.width);
@@ -407,7 +406,7 @@ void inputs_fill(const struct inputs_spec *spec, float *scores)
 {
     float *keys = NULL;
     for (int32_t r = 0; r < spec->num_rows; r++) {
-        struct inputs_spec chosen = spec_of_row(spec, r);
+        struct inputs_spec chosen = inputs_spec_of_row(spec, r);
         float *row = scores + (int64_t)r * spec->row_stride;
         if (chosen.family == INPUTS_INDEXER && keys == NULL) {
             keys = inputs_indexer_keys_create(chosen.seed, chosen.width);
@@ -444,6 +443,9 @@ void inputs_fill_lengths(const struct inputs_spec *spec, enum inputs_lengths kin
             break;
         case INPUTS_LENGTHS_EDGES:
             lengths[r] = edge_length(&rng, spec->width, spec->k);
+            break;
+        case INPUTS_LENGTHS_NEAR_K:
+            lengths[r] = spec->k + 1 - r % (spec->k + 2);
             break;
         default:
             lengths[r] = spec->width;

@@ -73,13 +73,16 @@ size_t inputs_elements(const struct inputs_spec *spec);
 
 /*
  * The same with scores of any type: float32 as inputs_fill, and for 16 bits its numbers rounded to
- * the nearest, ties to even, NaN with the upper bits of their payload; INPUTS_BITS is drawn anew,
- * from all bit patterns. What lies beyond each row's length (unless lengths is NULL) becomes +inf.
+ * the nearest, ties to even, NaN with the upper bits of their payload. Rounding would lose what
+ * some families are about, so the edges of float32 become those of the type: subnormal numbers, the
+ * smallest and the largest normal one, the one after 1; INPUTS_NEIGHBOURS counts in patterns of the
+ * type, through NaN and around; INPUTS_BITS is drawn anew, from all patterns. What lies beyond each
+ * row's length (unless lengths is NULL) becomes +inf.
  */
 void inputs_fill_typed(const struct inputs_spec *spec, enum topk_dtype dtype,
                        const int32_t *lengths, void *scores);
 
-/* Converts numbers to 16 bits as inputs_fill_typed does. */
+/* Rounds numbers to 16 bits as inputs_fill_typed does, and no more than that. */
 void inputs_narrow(enum topk_dtype dtype, const float *numbers, size_t count, uint16_t *scores);
 
 /* Writes row `row_idx` alone, [spec->width]. For INPUTS_INDEXER inputs_fill is much cheaper. */
@@ -94,7 +97,8 @@ void inputs_describe(const struct inputs_spec *spec, char *text, size_t text_siz
     X(INPUTS_LENGTHS_FULL, "full", "width in every row")                                           \
     X(INPUTS_LENGTHS_CAUSAL, "causal", "one more in each row, the last row full")                  \
     X(INPUTS_LENGTHS_RAGGED, "ragged", "anything from 0 to width")                                 \
-    X(INPUTS_LENGTHS_EDGES, "edges", "around 0, k, width and both ends of int32")
+    X(INPUTS_LENGTHS_EDGES, "edges", "around 0, k, width and both ends of int32")                  \
+    X(INPUTS_LENGTHS_NEAR_K, "near-k", "k + 1, k, k - 1 and so on down to 0, and again")
 
 enum inputs_lengths {
 #define INPUTS_LENGTHS_ENUM(name, short_name, text) name,

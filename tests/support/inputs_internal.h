@@ -4,6 +4,9 @@
 
 #include "inputs.h"
 
+/* What a row is made of: INPUTS_MIXED takes another family in each row. */
+struct inputs_spec inputs_spec_of_row(const struct inputs_spec *spec, int32_t row_idx);
+
 /* The keys of the indexer family, which all rows of a matrix share: [width, INDEXER_DIM]. */
 float *inputs_indexer_keys_create(uint64_t seed, int32_t width);
 
