@@ -7,8 +7,9 @@
 # racecheck reports two kinds of race that are none. It sees neither that one lane's arrival at a
 # barrier of the ring stands, after __syncwarp, for the reads of its whole warp; nor that the blocks
 # of a cluster are ordered by what they send each other (st.async on a barrier, between two fences)
-# before one reads the lists of the others. These reports, and no others, are counted apart; the
-# second kind is told by the line of the read, so build with line information (RelWithDebInfo).
+# before one reads what another wrote: lists that the others send to the first, and what it loads
+# from theirs. These reports, and no others, are counted apart, by the files of the write and of the
+# read, so build with line information (RelWithDebInfo); an instruction written as PTX is in ptx.cuh.
 set -u
 
 case ${1:-} in
@@ -31,16 +32,21 @@ passed=0 failed=0
 # another block, and neither.
 count_races() {
     awk '
-        / Race reported between / { close_report(); open = ring = list = 1 }
-        open && / (Write|Read) access at / {
-            if (!/Write access at .*(stream_kernel<| in ring\.cuh:)/ &&
-                !/Read access at .*(scan_chunks<| in stream_scan\.cuh:)/) ring = 0
-            if (!/Write access at .* in cluster_admit\.cuh:/ &&
-                !/Read access at .* in cluster_state\.cuh:/) list = 0
+        / Race reported between / { close_report(); open = 1; write = read = "" }
+        open && match($0, / (Write|Read) access at /) {
+            where = $0
+            sub(/.* in /, "", where)
+            sub(/:[0-9]+.*/, "", where)
+            sub(/.*\//, "", where)
+            if (/ Write access at /) write = write where; else read = read where
         }
         function close_report() {
-            if (open) { if (ring) rings++; else if (list) lists++; else others++ }
+            if (!open) return
             open = 0
+            if (write == "ptx.cuh" && read == "stream_scan.cuh") rings++
+            else if (write == "ptx.cuh" && read == "cluster_finish.cuh") lists++
+            else if (write == "cluster_admit.cuh" && read == "ptx.cuh") lists++
+            else others++
         }
         END { close_report(); print rings + 0, lists + 0, others + 0 }' "$1"
 }
