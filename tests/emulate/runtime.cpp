@@ -201,6 +201,17 @@ cudaError_t enqueue(const void *kernel, const struct launch &launch, cudaStream_
 
 extern "C" {
 
+void emulate_lend(void *memory, size_t size_bytes)
+{
+    allocations[reinterpret_cast<uintptr_t>(memory)] = {size_bytes};
+}
+
+void emulate_take_back(void *memory)
+{
+    drain();
+    allocations.erase(reinterpret_cast<uintptr_t>(memory));
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     drain();

@@ -3,16 +3,19 @@
  *
  *   select_families [--small | --sanitize] [--family NAME]
  *
- * --small: a little of each; --sanitize: less still, for runs under compute-sanitizer
+ * --small: a little of each, every policy on rows that fill it; --sanitize: less still, for runs
+ * under compute-sanitizer
  */
 #include "select_gpu.h"
 
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define NARROW 2049 /* rows that every policy serves: a little more than the largest fast K */
 
 static bool small, sanitize;
-static uint32_t num_runs; /* selections since the last report */
+static uint32_t num_runs;                                /* selections since the last report */
+static bool has_run[GPU_VARIANTS_MAX][TOPK_DTYPE_COUNT]; /* policies of the family at hand */
 
 /* Runs one request on one plan; the name of a failure says how to repeat it. */
 static bool run(const struct gpu_spec *spec, enum topk_family family, int32_t variant, bool spare,
@@ -26,6 +29,7 @@ static bool run(const struct gpu_spec *spec, enum topk_family family, int32_t va
     struct gpu_request request;
     gpu_request_init(spec, &request);
     gpu_request_poison(&request);
+    has_run[variant][spec->options.dtype] = true;
     bool good = true;
     for (int i = 0; i < 2 && good; i++) { /* twice: the first leaves the workspace ready */
         gpu_enqueue(&plan, &request, NULL);
@@ -37,10 +41,12 @@ static bool run(const struct gpu_spec *spec, enum topk_family family, int32_t va
             char inputs[160];
             inputs_describe(&request.spec.inputs, inputs, sizeof(inputs));
             snprintf(detail, 640,
-                     "%s:%d dtype=%s order=%d ties=%d offset=%d lengths=%s run %d: %s: %s",
-                     topk_family_name(plan.plan.family), plan.plan.variant,
-                     topk_dtype_name(spec->options.dtype), spec->options.order, spec->options.ties,
-                     spec->offset, inputs_lengths_name(spec->lengths), i, inputs, what);
+                     "%s:%d dtype=%s order=%d ties=%d offset=%d lengths=%s%s%s%s run %d: %s: %s",
+                     topk_family_name(family), variant, topk_dtype_name(spec->options.dtype),
+                     spec->options.order, spec->options.ties, spec->offset,
+                     inputs_lengths_name(spec->lengths), spec->values ? " values" : "",
+                     spec->pages ? " pages" : "", spec->row_offsets ? " offsets" : "", i, inputs,
+                     what);
         }
     }
     gpu_request_fini(&request);
@@ -59,23 +65,25 @@ static void report(const char *name, bool good, const char *detail)
     num_runs = 0;
 }
 
-static struct gpu_spec spec_of(enum inputs_family family, int32_t rows, int32_t width, int32_t k)
+static struct gpu_spec spec_of(enum inputs_family family, enum topk_dtype dtype, int32_t rows,
+                               int32_t width, int32_t k)
 {
     struct gpu_spec spec = {
         .inputs = {.family = family,
                    .seed = inputs_run_seed() + (uint64_t)width,
                    .num_rows = rows,
                    .width = width},
+        .options = {.dtype = dtype},
         .k = k,
     };
     return spec;
 }
 
-/* Calls `run` for every policy of a family, and the planner's own choice once. */
+/* Calls `run` for every policy of a family. */
 static bool run_policies(const struct gpu_spec *spec, enum topk_family family, bool spare,
                          char *detail)
 {
-    for (int32_t variant = 0; variant < 12; variant++) {
+    for (int32_t variant = 0; variant < GPU_VARIANTS_MAX; variant++) {
         if (!run(spec, family, variant, spare, detail)) {
             return false;
         }
@@ -86,9 +94,9 @@ static bool run_policies(const struct gpu_spec *spec, enum topk_family family, b
 /* The widths at which a family is tried: around what its policies hold. */
 static const int32_t *widths_of(enum topk_family family, size_t *count_p)
 {
-    static const int32_t any[] = {1, 33, 2049, 5000, 20011};
-    static const int32_t row[] = {1, 100, 2049, 4096, 8192, 16384, 30001, 32768};
-    static const int32_t stream[] = {100, 2049, 6144, 8193, 16384, 70001};
+    static const int32_t any[] = {1, 33, NARROW, 5000, 20011};
+    static const int32_t row[] = {1, 100, NARROW, 4096, 8192, 16384, 30001, 32768};
+    static const int32_t stream[] = {100, NARROW, 6144, 8193, 16384, 70001};
     switch (family) {
     case TOPK_FAMILY_ROW:
         *count_p = COUNT(row);
@@ -104,35 +112,108 @@ static const int32_t *widths_of(enum topk_family family, size_t *count_p)
     }
 }
 
-/* Every family of inputs, on every policy, at every width; small: at the two widest that take
- * little time. */
-static void test_inputs(enum topk_family family)
+/* In registers or shared memory a row of 16 bits at any alignment may begin with 14 bytes of
+ * others: so much narrower is the widest. */
+static int32_t widest_at_any_alignment(enum topk_family family, enum topk_dtype dtype,
+                                       int32_t width)
+{
+    const bool begins_within = family == TOPK_FAMILY_ROW && dtype != TOPK_DTYPE_FLOAT32;
+    return begins_within && width > NARROW ? width - 7 : width;
+}
+
+/* One row more than there are multiprocessors, so that blocks share rows, where `tiles` has not too
+ * much to do; else a few. */
+static int32_t rows_of(enum topk_family family, int32_t width)
+{
+    const bool many = family == TOPK_FAMILY_TILES && width >= NARROW && (small || width < 10000);
+    return many ? gpu_device()->num_multiprocessors + 1 : (small ? 2 : 7);
+}
+
+/* A request in which everything but these is drawn: lengths, options, layout, extras. */
+static struct gpu_spec draw_spec(enum inputs_family inputs, enum topk_family family,
+                                 enum topk_dtype dtype, int32_t width, int32_t variant)
+{
+    const uint64_t number = ((uint64_t)family * 64 + (uint64_t)inputs) * 64 + (uint64_t)variant;
+    struct inputs_rng rng =
+        inputs_rng_of(inputs_run_seed(), ((uint64_t)width * 4 + (uint64_t)dtype) << 32 | number);
+    static const int32_t ks[] = {2048, 2048, 2047, 300, 1};
+    const int32_t k = width < 600 ? 64 : ks[inputs_rng_below(&rng, COUNT(ks))];
+    struct gpu_spec spec = spec_of(inputs, dtype, rows_of(family, width), width, k);
+    const int32_t group = 16 / (int32_t)topk_dtype_bytes(dtype);
+    if (inputs_rng_below(&rng, 2) == 0) {
+        spec.alignment_bytes = 16;
+        spec.offset = group * (int32_t)inputs_rng_below(&rng, 3);
+        spec.inputs.row_stride = (width + group - 1) / group * group;
+    } else {
+        spec.inputs.width = widest_at_any_alignment(family, dtype, width);
+        spec.offset = (int32_t)inputs_rng_below(&rng, 17);
+        spec.inputs.row_stride = spec.inputs.width + (int32_t)inputs_rng_below(&rng, 6);
+    }
+    if (inputs_rng_below(&rng, 2) == 0) {
+        spec.lengths = (enum inputs_lengths)inputs_rng_below(&rng, INPUTS_LENGTHS_COUNT);
+    }
+    spec.options.order = (enum topk_order)inputs_rng_below(&rng, 3);
+    spec.options.ties = (enum topk_ties)inputs_rng_below(&rng, 2);
+    if (inputs_rng_below(&rng, 2) == 0) {
+        spec.values = inputs_rng_below(&rng, 2) == 0;
+        spec.pages = inputs_rng_below(&rng, 2) == 0;
+        spec.row_offsets = inputs_rng_below(&rng, 2) == 0;
+        spec.page_size_log2 = inputs_rng_below(&rng, 8);
+    }
+    return spec;
+}
+
+/* Of the widths of a family those at which a small run tries a policy: a narrow row, and the widest
+ * that it serves, which fills it. */
+static bool is_tried(enum inputs_family inputs, enum topk_family family, enum topk_dtype dtype,
+                     int32_t variant, size_t w)
 {
     size_t num_widths;
     const int32_t *widths = widths_of(family, &num_widths);
-    while (small && widths[num_widths - 1] > 20000) {
-        num_widths--;
+    if (!small) {
+        return true;
     }
-    for (int inputs = 0; inputs < INPUTS_FAMILY_COUNT; inputs++) {
+    const int share = widths[w] > 33000 ? 16 : 8; /* of the families of inputs */
+    if (sanitize && ((int)inputs + variant + (int)dtype + (int)w) % share != 0) {
+        return false;
+    }
+    for (size_t wider = w + 1; wider < num_widths && widths[w] != NARROW; wider++) {
+        struct gpu_spec spec =
+            spec_of(inputs, dtype, 1, widest_at_any_alignment(family, dtype, widths[wider]), 2048);
+        if (gpu_serves(&spec, family, variant)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Every family of inputs, on every policy, at every width. */
+static void test_inputs(enum topk_family family, enum topk_dtype dtype)
+{
+    size_t num_widths;
+    const int32_t *widths = widths_of(family, &num_widths);
+    for (int i = 0; i < INPUTS_FAMILY_COUNT; i++) {
+        const enum inputs_family inputs = (enum inputs_family)i;
         char name[96], detail[640] = "";
         bool good = true;
-        if (sanitize && inputs % 4 != 0) {
-            continue;
+        for (size_t w = 0; w < num_widths; w++) {
+            for (int32_t variant = 0; variant < GPU_VARIANTS_MAX && good; variant++) {
+                if (is_tried(inputs, family, dtype, variant, w)) {
+                    struct gpu_spec spec = draw_spec(inputs, family, dtype, widths[w], variant);
+                    good = run(&spec, family, variant, false, detail);
+                }
+            }
         }
-        for (size_t w = small ? num_widths - 2 : 0; w < num_widths && good; w++) {
-            int32_t k = widths[w] < 600 ? 64 : (inputs % 2 == 0 ? 2048 : 300);
-            struct gpu_spec spec = spec_of((enum inputs_family)inputs, small ? 2 : 7, widths[w], k);
-            spec.lengths = inputs % 3 == 0 ? INPUTS_LENGTHS_FULL : INPUTS_LENGTHS_RAGGED;
-            spec.options.ties = inputs % 2 == 0 ? TOPK_TIES_LOWEST : TOPK_TIES_ANY;
-            good = run_policies(&spec, family, false, detail);
+        if (sanitize && num_runs == 0) {
+            continue; /* not one of those that this policy is tried with */
         }
-        snprintf(name, sizeof(name), "it_01_%s_selects_%s_rows", topk_family_name(family),
-                 inputs_family_name((enum inputs_family)inputs));
+        snprintf(name, sizeof(name), "it_01_%s_selects_%s_%s_rows", topk_family_name(family),
+                 topk_dtype_name(dtype), inputs_family_name(inputs));
         report(name, good, detail);
     }
 }
 
-static void test_options(enum topk_family family)
+static void test_options(enum topk_family family, enum topk_dtype dtype)
 {
     size_t num_widths;
     const int32_t *widths = widths_of(family, &num_widths);
@@ -140,57 +221,66 @@ static void test_options(enum topk_family family)
         for (int ties = 0; ties < 2; ties++) {
             char name[96], detail[640] = "";
             bool good = true;
-            for (size_t w = 2; w < num_widths && good; w += small ? 2 : 1) {
-                struct gpu_spec spec = spec_of(ties ? INPUTS_FEW_VALUES : INPUTS_MIXED,
-                                               small ? 3 : 20, widths[w], 777);
+            for (size_t w = 2; w < num_widths && good; w += small ? 3 : 1) {
+                struct gpu_spec spec =
+                    spec_of(ties ? INPUTS_FEW_VALUES : INPUTS_MIXED, dtype, small ? 3 : 20,
+                            widest_at_any_alignment(family, dtype, widths[w]), 777);
                 spec.lengths = INPUTS_LENGTHS_EDGES;
-                spec.options = (struct topk_options){.order = (enum topk_order)order,
-                                                     .ties = (enum topk_ties)ties};
+                spec.options.order = (enum topk_order)order;
+                spec.options.ties = (enum topk_ties)ties;
                 spec.values = spec.pages = spec.row_offsets = true;
                 spec.page_size_log2 = 6;
                 good = run_policies(&spec, family, true, detail);
             }
-            snprintf(name, sizeof(name), "it_02_%s_order_%d_ties_%d", topk_family_name(family),
-                     order, ties);
+            snprintf(name, sizeof(name), "it_02_%s_%s_order_%d_ties_%d", topk_family_name(family),
+                     topk_dtype_name(dtype), order, ties);
             report(name, good, detail);
         }
     }
 }
 
-/* Any 4-byte alignment, odd strides, all kinds of lengths. */
-static void test_layouts(enum topk_family family)
+/* Any alignment that a score has, odd strides, all kinds of lengths. */
+static void test_layouts(enum topk_family family, enum topk_dtype dtype)
 {
     char name[96], detail[640] = "";
     bool good = true;
     size_t num_widths;
     const int32_t *widths = widths_of(family, &num_widths);
     for (int lengths = 0; lengths < INPUTS_LENGTHS_COUNT; lengths++) {
-        for (int32_t offset = 0; offset < (small ? 2 : 16) && good; offset++) {
-            int32_t width = widths[num_widths - 1 - (size_t)(offset % 3)];
+        for (int32_t offset = small ? 7 : 0; offset < (small ? 9 : 16) && good; offset++) {
+            const int32_t width = widest_at_any_alignment(
+                family, dtype, widths[num_widths - 1 - (size_t)(offset % 3)]);
             struct gpu_spec spec =
-                spec_of(INPUTS_NORMAL, 5, small ? 9001 : width - 3 * (offset & 1),
-                        offset % 4 == 3 ? 64 : 2048);
+                spec_of(INPUTS_NORMAL, dtype, small ? 3 : 5,
+                        small ? 9001 : width - 3 * (offset & 1), offset % 4 == 3 ? 64 : 2048);
             spec.inputs.row_stride = spec.inputs.width + offset % 5;
             spec.offset = offset;
             spec.lengths = (enum inputs_lengths)lengths;
-            good = good && run_policies(&spec, family, false, detail);
+            good = run_policies(&spec, family, false, detail);
         }
     }
-    snprintf(name, sizeof(name), "it_03_%s_any_alignment_stride_and_length",
-             topk_family_name(family));
+    snprintf(name, sizeof(name), "it_03_%s_%s_any_alignment_stride_and_length",
+             topk_family_name(family), topk_dtype_name(dtype));
     report(name, good, detail);
 }
 
+/* Every type of scores with every K, with other inputs. */
 static void test_ks(enum topk_family family)
 {
-    static const int32_t ks[] = {1, 7, 64, 300, 1024, 2048, 2049, 2051, 4096, 16384};
+    static const struct {
+        int32_t k, width; /* width 0: wide */
+    } shapes[] = {{1, 0},    {7, 0},     {64, 0},      {300, 0},    {1024, 0},
+                  {2048, 0}, {2049, 0},  {2051, 0},    {4096, 0},   {16384, 0},
+                  {1, 1},    {300, 299}, {2048, 2048}, {2047, 2048}};
+    static const enum inputs_family families[] = {INPUTS_INDEXER, INPUTS_TIES, INPUTS_CONSTANT};
     char name[96], detail[640] = "";
     bool good = true;
-    for (size_t i = 0; i < COUNT(ks) && good; i++) {
-        for (int inputs = 0; inputs < 3 && good; inputs++) {
-            static const enum inputs_family families[] = {INPUTS_INDEXER, INPUTS_TIES,
-                                                          INPUTS_CONSTANT};
-            struct gpu_spec spec = spec_of(families[inputs], 4, small ? 8200 : 20000, ks[i]);
+    for (size_t i = 0; i < COUNT(shapes) && good; i++) {
+        for (size_t inputs = 0; inputs < COUNT(families) && good; inputs++) {
+            const int32_t wide = small ? 8200 : 20000;
+            struct gpu_spec spec =
+                spec_of(families[inputs], (enum topk_dtype)((i + inputs) % TOPK_DTYPE_COUNT), 4,
+                        shapes[i].width != 0 ? shapes[i].width : wide, shapes[i].k);
             spec.lengths = inputs == 1 ? INPUTS_LENGTHS_RAGGED : INPUTS_LENGTHS_FULL;
             spec.options.order = inputs == 2 ? TOPK_ORDER_VALUE : TOPK_ORDER_INDEX;
             spec.values = true;
@@ -208,10 +298,11 @@ static void test_row_counts(enum topk_family family)
     for (size_t i = 0; i < (small ? 2 : COUNT(counts)); i++) {
         char name[96], detail[640] = "";
         bool good = true;
-        for (int lengths = 0; lengths < 3 && good; lengths++) {
-            struct gpu_spec spec = spec_of(lengths == 1 ? INPUTS_MIXED : INPUTS_INDEXER, counts[i],
-                                           small ? 9000 : 13001, 512);
-            spec.lengths = (enum inputs_lengths)lengths;
+        for (int kind = 0; kind < 3 * TOPK_DTYPE_COUNT && good; kind++) {
+            struct gpu_spec spec =
+                spec_of(kind % 3 == 1 ? INPUTS_MIXED : INPUTS_INDEXER, (enum topk_dtype)(kind / 3),
+                        counts[i], small ? 9000 : 13001, 512);
+            spec.lengths = (enum inputs_lengths)(kind % 3);
             spec.options.ties = TOPK_TIES_LOWEST;
             good = run_policies(&spec, family, true, detail);
         }
@@ -220,40 +311,8 @@ static void test_row_counts(enum topk_family family)
     }
 }
 
-/* Scores of 16 bits, at any 2-byte alignment, by the policies that read them. */
-static void test_dtypes(enum topk_family family)
-{
-    size_t num_widths;
-    const int32_t *widths = widths_of(family, &num_widths);
-    for (int dtype = TOPK_DTYPE_FLOAT16; dtype < TOPK_DTYPE_COUNT; dtype++) {
-        char name[96], detail[640] = "";
-        bool good = true;
-        for (int inputs = 0; inputs < INPUTS_FAMILY_COUNT && good; inputs++) {
-            for (size_t w = 1; w < num_widths && good; w++) {
-                if (small && (widths[w] > 9000 || (inputs + (int)w) % 3 != 0)) {
-                    continue;
-                }
-                int32_t k = widths[w] < 600 ? 64 : (inputs % 2 == 0 ? 2048 : 300);
-                struct gpu_spec spec =
-                    spec_of((enum inputs_family)inputs, small ? 3 : 7, widths[w], k);
-                spec.inputs.row_stride = widths[w] + inputs % 3;
-                spec.offset = inputs % 17;
-                spec.lengths = (enum inputs_lengths)((inputs + (int)w) % INPUTS_LENGTHS_COUNT);
-                spec.options.dtype = (enum topk_dtype)dtype;
-                spec.options.order = (enum topk_order)((inputs + (int)w) % 3);
-                spec.options.ties = (enum topk_ties)(inputs / 3 % 2);
-                spec.values = true;
-                good = run_policies(&spec, family, false, detail);
-            }
-        }
-        snprintf(name, sizeof(name), "it_07_%s_selects_%s", topk_family_name(family),
-                 topk_dtype_name((enum topk_dtype)dtype));
-        report(name, good, detail);
-    }
-}
-
 /* Long rows, where parts are many, candidates overflow and plateaus cross parts. */
-static void test_long_rows(enum topk_family family)
+static void test_long_rows(enum topk_family family, enum topk_dtype dtype)
 {
     static const enum inputs_family families[] = {
         INPUTS_INDEXER,   INPUTS_CLUSTERED,  INPUTS_CONSTANT,   INPUTS_ASCENDING, INPUTS_RELU_ZEROS,
@@ -263,15 +322,135 @@ static void test_long_rows(enum topk_family family)
         char name[96], detail[640] = "";
         bool good = true;
         for (int32_t rows = 1; rows <= 5 && good; rows += 4) {
-            struct gpu_spec spec = spec_of(families[i], rows, rows == 1 ? 1048576 : 262209, 2048);
+            struct gpu_spec spec =
+                spec_of(families[i], dtype, rows, rows == 1 ? 1048576 : 262209, 2048);
             spec.lengths = rows == 1 ? INPUTS_LENGTHS_FULL : INPUTS_LENGTHS_CAUSAL;
             spec.options.ties = TOPK_TIES_LOWEST;
             good = run_policies(&spec, family, false, detail);
         }
-        snprintf(name, sizeof(name), "it_06_%s_long_%s_rows", topk_family_name(family),
-                 inputs_family_name(families[i]));
+        snprintf(name, sizeof(name), "it_06_%s_long_%s_%s_rows", topk_family_name(family),
+                 topk_dtype_name(dtype), inputs_family_name(families[i]));
         report(name, good, detail);
     }
+}
+
+/* Every valid length from 0 to K + 1, at every alignment, in any order and by value. */
+static void test_short_rows(enum topk_family family, enum topk_dtype dtype)
+{
+    static const int32_t ks[] = {7, 1, 64};
+    char name[96], detail[640] = "";
+    bool good = true;
+    for (size_t i = 0; i < (small ? 1 : COUNT(ks)); i++) {
+        const int32_t group = 16 / (int32_t)topk_dtype_bytes(dtype);
+        for (int32_t offset = 0; offset < group && good; offset += small ? 3 : 1) {
+            struct gpu_spec spec = spec_of(INPUTS_SPECIALS, dtype, ks[i] + 2, 200, ks[i]);
+            spec.inputs.row_stride = 201; /* rows differ in alignment */
+            spec.offset = offset;
+            spec.lengths = INPUTS_LENGTHS_NEAR_K;
+            spec.options.order = offset % 2 == 0 ? TOPK_ORDER_ANY : TOPK_ORDER_VALUE;
+            spec.values = offset % 3 != 0;
+            good = run_policies(&spec, family, false, detail);
+        }
+    }
+    snprintf(name, sizeof(name), "it_07_%s_%s_every_length_up_to_k", topk_family_name(family),
+             topk_dtype_name(dtype));
+    report(name, good, detail);
+}
+
+/* Selects from rows that mislead the sample; no other test knows whether any did. */
+static bool run_misled(const struct gpu_spec *spec, enum topk_family family, int32_t variant,
+                       char *detail)
+{
+    const struct topk_shape shape = gpu_shape(spec, false);
+    struct gpu_request request;
+    struct gpu_plan plan;
+    if (!gpu_plan_init(&shape, family, variant, &plan)) {
+        return true;
+    }
+    gpu_request_init(spec, &request);
+    gpu_request_poison(&request);
+    const uint64_t misled = (uint64_t)gpu_mislead(&request, &plan.plan);
+    gpu_enqueue(&plan, &request, NULL);
+    CHECK_CUDA(cudaDeviceSynchronize());
+    num_runs++;
+    struct topk_routes routes;
+    CHECK_CUDA(cudaMemcpy(&routes, request.d_routes, sizeof(routes), cudaMemcpyDeviceToHost));
+    char what[ORACLE_DETAIL_SIZE];
+    bool good = gpu_request_judge(&request, what);
+    const uint64_t again =
+        routes.band + routes.recovery; /* and what was too much the second time */
+    if (good && (again + routes.spill != misled || again == 0 || routes.spill == 0)) {
+        snprintf(what, sizeof(what),
+                 "%llu rows mislead the sample, but %llu were read again and %llu overflowed",
+                 (unsigned long long)misled, (unsigned long long)again,
+                 (unsigned long long)routes.spill);
+        good = false;
+    }
+    if (!good) {
+        snprintf(detail, 640, "%s:%d: %s", topk_family_name(family), variant, what);
+    }
+    gpu_request_fini(&request);
+    gpu_plan_fini(&plan);
+    return good;
+}
+
+static void test_misled(enum topk_family family, enum topk_dtype dtype)
+{
+    char name[96], detail[640] = "";
+    bool good = true;
+    for (int32_t variant = 0; variant < GPU_VARIANTS_MAX && good; variant++) {
+        struct gpu_spec spec =
+            spec_of(INPUTS_CLUSTERED, dtype, rows_of(family, 8193) + 1, 20011, 300);
+        spec.options.order = TOPK_ORDER_INDEX;
+        good = run_misled(&spec, family, variant, detail);
+    }
+    snprintf(name, sizeof(name), "it_09_%s_%s_rows_that_mislead_the_sample",
+             topk_family_name(family), topk_dtype_name(dtype));
+    report(name, good, detail);
+}
+
+/* No policy that this device can run was left out, for any type of scores. */
+static void check_policies(enum topk_family family)
+{
+    char name[96], detail[640] = "";
+    for (int32_t variant = 0; variant < GPU_VARIANTS_MAX; variant++) {
+        for (int dtype = 0; dtype < TOPK_DTYPE_COUNT; dtype++) {
+            struct gpu_spec spec = spec_of(INPUTS_NORMAL, (enum topk_dtype)dtype, 1, NARROW, 64);
+            bool *ran = &has_run[variant][dtype];
+            if (gpu_serves(&spec, family, variant) && !*ran) {
+                snprintf(detail, sizeof(detail), "%s:%d has not selected from %s rows",
+                         topk_family_name(family), variant,
+                         topk_dtype_name((enum topk_dtype)dtype));
+            }
+            *ran = false;
+        }
+    }
+    snprintf(name, sizeof(name), "it_08_%s_every_policy_has_run", topk_family_name(family));
+    gpu_report(name, detail[0] == '\0', detail);
+}
+
+static void test_family(enum topk_family family)
+{
+    for (int d = 0; d < TOPK_DTYPE_COUNT; d++) {
+        const enum topk_dtype dtype = (enum topk_dtype)d;
+        test_inputs(family, dtype);
+        test_short_rows(family, dtype);
+        if (family != TOPK_FAMILY_PLAIN && family != TOPK_FAMILY_ROW) { /* which take another one */
+            test_misled(family, dtype);
+        }
+        if (!sanitize) {
+            test_options(family, dtype);
+            test_layouts(family, dtype);
+        }
+        if (!small && family != TOPK_FAMILY_ROW) {
+            test_long_rows(family, dtype);
+        }
+    }
+    if (!sanitize) {
+        test_ks(family);
+        test_row_counts(family);
+    }
+    check_policies(family);
 }
 
 int main(int argc, char **argv)
@@ -285,25 +464,13 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--small") == 0) {
             small = true;
         } else {
-            printf("unknown argument '%s'\n", argv[i]);
+            printf("unknown argument '%s'; pass --small, --sanitize or --family NAME\n", argv[i]);
             return 2;
         }
     }
     for (int family = 0; family < TOPK_FAMILY_COUNT; family++) {
-        if (only != NULL && strcmp(only, topk_family_name((enum topk_family)family)) != 0) {
-            continue;
-        }
-        test_inputs((enum topk_family)family);
-        if (sanitize) {
-            continue;
-        }
-        test_options((enum topk_family)family);
-        test_layouts((enum topk_family)family);
-        test_ks((enum topk_family)family);
-        test_row_counts((enum topk_family)family);
-        test_dtypes((enum topk_family)family);
-        if (!small && family != TOPK_FAMILY_ROW) {
-            test_long_rows((enum topk_family)family);
+        if (only == NULL || strcmp(only, topk_family_name((enum topk_family)family)) == 0) {
+            test_family((enum topk_family)family);
         }
     }
     return gpu_summary();

@@ -228,10 +228,20 @@ struct topk_shape gpu_shape(const struct gpu_spec *spec, bool spare)
         .k = spec->k,
         .rows = spec->inputs.num_rows + (spare ? 3 : 0),
         .width = spec->inputs.width + (spare ? 100 : 0),
-        .alignment_bytes = (int32_t)topk_dtype_bytes(spec->options.dtype),
+        .alignment_bytes = spec->alignment_bytes != 0
+                               ? spec->alignment_bytes
+                               : (int32_t)topk_dtype_bytes(spec->options.dtype),
         .options = spec->options,
     };
     return shape;
+}
+
+bool gpu_serves(const struct gpu_spec *spec, enum topk_family family, int32_t variant)
+{
+    struct topk_shape shape = gpu_shape(spec, false);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE];
+    return topk_plan_make_family(&shape, gpu_device(), family, variant, &plan, detail) == TOPK_OK;
 }
 
 bool gpu_plan_init(const struct topk_shape *shape, enum topk_family family, int32_t variant,

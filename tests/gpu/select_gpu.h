@@ -27,7 +27,8 @@ struct gpu_spec {
     enum inputs_lengths lengths;
     struct topk_options options;
     int32_t k;
-    int32_t offset; /* scores between an aligned address and the first score */
+    int32_t offset;          /* scores between an aligned address and the first score */
+    int32_t alignment_bytes; /* of every row, as the planner is told; 0: that of a score */
     uint32_t page_size_log2;
     bool values, pages, row_offsets;
 };
@@ -67,9 +68,20 @@ void gpu_plan_fini(struct gpu_plan *plan);
 /* The shape of a request, or with room to spare when `spare`. */
 struct topk_shape gpu_shape(const struct gpu_spec *spec, bool spare);
 
+/*
+ * Has the sample of this plan see scores in [2, 3) or in [-3, -2), on both sides, in every row that
+ * is long enough; how many are. All other scores are to be between. (select_misled.c)
+ */
+int32_t gpu_mislead(struct gpu_request *request, const struct topk_plan *plan);
+
 void gpu_enqueue(const struct gpu_plan *plan, const struct gpu_request *request,
                  cudaStream_t stream);
 
 const struct topk_device *gpu_device(void);
+
+#define GPU_VARIANTS_MAX 16 /* more policies than any family has */
+
+/* Whether a policy of a family serves this request. */
+bool gpu_serves(const struct gpu_spec *spec, enum topk_family family, int32_t variant);
 
 #endif

@@ -16,16 +16,25 @@
 
 #define NUM_LANES 4
 
-/* Shapes that the planner gives to every family that it uses. */
+/* Shapes that the planner gives to every family that it uses, for both kinds of kernels: families
+ * read 16 bits otherwise. Clusters start only where several multiprocessors of a group are free. */
 static const struct {
     const char *name;
     int32_t rows, width, k;
-    bool clusters; /* which start only where several multiprocessors of a group are free */
+    enum topk_family family;
+    enum topk_dtype dtype;
 } shapes[] = {
-    {"row_short", 300, 4000, 512, false},   {"row_few", 3, 16000, 2048, false},
-    {"row_many", 400, 16000, 2048, false},  {"split", 90, 70001, 2048, false},
-    {"tiles", 150, 70000, 2048, false},     {"plain", 6, 50000, 3000, false},
-    {"cluster_few", 5, 150001, 2048, true}, {"cluster_many", 50, 40000, 300, true},
+    {"row_short", 300, 4000, 512, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
+    {"row_few", 3, 16000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
+    {"row_many", 400, 16000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
+    {"row_half", 400, 16000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT16},
+    {"split", 90, 70001, 2048, TOPK_FAMILY_SPLIT, TOPK_DTYPE_FLOAT32},
+    {"tiles", 150, 70000, 2048, TOPK_FAMILY_TILES, TOPK_DTYPE_FLOAT32},
+    {"tiles_half", 150, 70000, 2048, TOPK_FAMILY_TILES, TOPK_DTYPE_BFLOAT16},
+    {"plain", 6, 50000, 3000, TOPK_FAMILY_PLAIN, TOPK_DTYPE_FLOAT32},
+    {"cluster_few", 5, 150001, 2048, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
+    {"cluster_many", 50, 40000, 300, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
+    {"cluster_half", 50, 40000, 300, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT16},
 };
 #define NUM_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -37,7 +46,9 @@ static struct gpu_spec spec_of(size_t shape, uint64_t seed)
                    .num_rows = shapes[shape].rows,
                    .width = shapes[shape].width},
         .lengths = INPUTS_LENGTHS_RAGGED,
-        .options = {.order = TOPK_ORDER_INDEX, .ties = TOPK_TIES_LOWEST},
+        .options = {.order = TOPK_ORDER_INDEX,
+                    .ties = TOPK_TIES_LOWEST,
+                    .dtype = shapes[shape].dtype},
         .k = shapes[shape].k,
     };
     return spec;
@@ -155,7 +166,9 @@ static void it_16_21_one_row_one_answer(cudaStream_t stream)
         }
         for (int32_t row = 0; row < 3 && good; row++) {
             struct topk_args batch = request.device;
-            request.device.scores = (const float *)batch.scores + row * batch.row_stride;
+            request.device.scores =
+                (const char *)batch.scores +
+                row * batch.row_stride * (int64_t)topk_dtype_bytes(spec.options.dtype);
             request.device.lengths += row;
             request.device.num_rows = 1;
             gpu_request_send(&request);
@@ -243,7 +256,7 @@ static void it_20_lanes_at_once(void)
         char name[96];
         snprintf(name, sizeof(name), "it_20_%s_four_lanes_at_once", shapes[i].name);
         run_lanes(i, 0, 0, name);
-        if (!shapes[i].clusters) {
+        if (shapes[i].family != TOPK_FAMILY_CLUSTER) {
             snprintf(name, sizeof(name), "it_20_%s_four_lanes_on_one_multiprocessor",
                      shapes[i].name);
             run_lanes(i, multiprocessors - 1, 0, name);
@@ -264,11 +277,27 @@ static void it_20_lanes_beside_a_process(bool with_clusters)
 {
     for (size_t i = 0; i < NUM_SHAPES; i++) {
         char name[96];
-        if (shapes[i].clusters && !with_clusters) {
+        if (shapes[i].family == TOPK_FAMILY_CLUSTER && !with_clusters) {
             continue;
         }
         snprintf(name, sizeof(name), "it_20_%s_four_lanes_beside_a_process", shapes[i].name);
         run_lanes(i, 0, 0, name);
+    }
+}
+
+/* Devices differ in what the planner gives a shape to: says so where this one does. */
+static void tell_families(void)
+{
+    for (size_t i = 0; i < NUM_SHAPES; i++) {
+        const struct gpu_spec spec = spec_of(i, 1);
+        const struct topk_shape shape = gpu_shape(&spec, true);
+        struct topk_plan plan;
+        char detail[TOPK_DETAIL_SIZE];
+        if (topk_plan_make(&shape, gpu_device(), &plan, detail) == TOPK_OK &&
+            plan.family != shapes[i].family) {
+            printf("note   %s is of family %s on this device\n", shapes[i].name,
+                   topk_family_name(plan.family));
+        }
     }
 }
 
@@ -328,7 +357,7 @@ static void it_15_more_than_four_billion_scores(cudaStream_t stream)
 int main(int argc, char **argv)
 {
     cudaStream_t stream;
-    gpu_device();
+    tell_families();
     if (argc > 1) {
         bool with_clusters = strcmp(argv[1], "--lanes") == 0;
         if (!with_clusters && strcmp(argv[1], "--lanes-without-clusters") != 0) {

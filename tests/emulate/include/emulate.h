@@ -4,6 +4,7 @@
 #ifndef TOPKD_EMULATE_EMULATE_H
 #define TOPKD_EMULATE_EMULATE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -19,6 +20,11 @@ void emulate_seed(uint64_t seed);
 
 /* The number of what is tested now, to be printed when a kernel does what it must not. */
 void emulate_case(uint64_t number);
+
+/* Lends memory of the test's own to the device, until it is taken back; it need not all be
+ * accessible. */
+void emulate_lend(void *memory, size_t size_bytes);
+void emulate_take_back(void *memory);
 
 #ifdef __cplusplus
 }
