@@ -2,33 +2,39 @@
  * select_random - random selections on the model of a GPU: every policy of every family in turn,
  * each case with a schedule of its own, judged by the oracle.
  *
- *   select_random [--cases N | --seconds N] [--first N] [--family NAME]
+ *   select_random [--cases N | --seconds N] [--first N] [--family NAME] [--misled yes]
  *
  * --cases: so many from --first on (0), the same each time; --seconds: until so much time has
- * passed. A failure prints what repeats it alone; after a few it stops. TOPKD_TEST_SEED draws other
- * cases.
+ * passed. --misled: all of them mislead the sample, where there is one. A failure prints what
+ * repeats it alone; after a few it stops. TOPKD_TEST_SEED draws other cases.
  */
 #include "emulate.h"
 #include "plan/policy.h"
 #include "select_gpu.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DRAWS_MAX 200 /* of a shape, until one is served */
 #define FAILURES_MAX 3
+#define CASE_MAX_S 100 /* computed; a case takes a tenth of a second to a few */
 
 /* A policy, and how often it was tried. */
 struct policy {
     enum topk_family family;
     int32_t variant;
     uint32_t num_served;
+    struct topk_routes routes; /* of all rows */
 };
 
 static struct policy policies[64];
 static size_t num_policies;
+static bool always_misled;
 
 /* Every policy that this device can run at all. */
 static void find_policies(const char *only)
@@ -38,7 +44,7 @@ static void find_policies(const char *only)
         if (only != NULL && strcmp(only, topk_family_name((enum topk_family)family)) != 0) {
             continue;
         }
-        for (int32_t variant = 0; variant < 16; variant++) {
+        for (int32_t variant = 0; variant < GPU_VARIANTS_MAX; variant++) {
             for (size_t i = 0; i < COUNT(widths); i++) {
                 struct topk_shape shape = {
                     .k = 64, .rows = 1, .width = widths[i], .alignment_bytes = 4};
@@ -47,7 +53,7 @@ static void find_policies(const char *only)
                 if (topk_plan_make_family(&shape, gpu_device(), (enum topk_family)family, variant,
                                           &plan, detail) == TOPK_OK) {
                     policies[num_policies++] =
-                        (struct policy){(enum topk_family)family, variant, 0};
+                        (struct policy){.family = (enum topk_family)family, .variant = variant};
                     break;
                 }
             }
@@ -58,15 +64,43 @@ static void find_policies(const char *only)
 static int32_t draw_width(struct inputs_rng *rng, enum topk_family family)
 {
     static const uint32_t ends[] = {40, 3000, 9000, 17000, 33000};
-    uint32_t kind = inputs_rng_below(rng, family == TOPK_FAMILY_ROW ? 5 : 7);
+    uint32_t kind = inputs_rng_below(rng, family == TOPK_FAMILY_ROW ? 6 : 7);
     if (kind < 5) {
         return 1 + (int32_t)inputs_rng_below(rng, ends[kind]);
+    }
+    if (family == TOPK_FAMILY_ROW) { /* as wide as a policy's rows, or a little less */
+        return (4096 << inputs_rng_below(rng, 4)) - 7 * (int32_t)inputs_rng_below(rng, 2) -
+               (int32_t)inputs_rng_below(rng, 2);
     }
     if (kind == 5) { /* where stages, chunks, units and batches end */
         return 1024 * (1 + (int32_t)inputs_rng_below(rng, 20)) + (int32_t)inputs_rng_below(rng, 5) -
                2;
     }
     return 30000 + (int32_t)inputs_rng_below(rng, 60000);
+}
+
+/* Where K and the row meet: K = width, a position or two more or less, a single score. */
+static void draw_edge(struct inputs_rng *rng, struct gpu_spec *spec)
+{
+    static const int32_t ks[] = {1, 2, 7, 64, 300, 2047, 2048};
+    spec->k = ks[inputs_rng_below(rng, COUNT(ks))];
+    spec->inputs.width = spec->k + (int32_t)inputs_rng_below(rng, 5) - 2;
+    spec->inputs.width = spec->inputs.width < 1 ? 1 : spec->inputs.width;
+    spec->inputs.num_rows = 1 + (int32_t)inputs_rng_below(rng, 14);
+}
+
+/* Rows at any alignment that a score has; or all at 16 bytes, and the planner knows. */
+static void draw_layout(struct inputs_rng *rng, struct gpu_spec *spec)
+{
+    const int32_t group = 16 / (int32_t)topk_dtype_bytes(spec->options.dtype);
+    if (inputs_rng_below(rng, 4) == 0) {
+        spec->alignment_bytes = 16;
+        spec->offset = group * (int32_t)inputs_rng_below(rng, 3);
+        spec->inputs.row_stride = (spec->inputs.width + group - 1) / group * group;
+    } else {
+        spec->offset = (int32_t)inputs_rng_below(rng, 17);
+        spec->inputs.row_stride = spec->inputs.width + (int32_t)inputs_rng_below(rng, 6);
+    }
 }
 
 static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family)
@@ -85,16 +119,19 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
         spec.inputs.width = 70000 + (int32_t)inputs_rng_below(rng, 80001);
         spec.inputs.num_rows = 5 + (int32_t)inputs_rng_below(rng, 5);
     }
-    spec.inputs.row_stride = spec.inputs.width + (int32_t)inputs_rng_below(rng, 6);
-    spec.offset = (int32_t)inputs_rng_below(rng, 17);
-    spec.lengths = (enum inputs_lengths)inputs_rng_below(rng, INPUTS_LENGTHS_COUNT);
+    /* Seldom near K, the last kind: of most such rows there is nothing to select. */
+    spec.lengths = (enum inputs_lengths)(inputs_rng_below(rng, 3 * INPUTS_LENGTHS_COUNT - 2) / 3);
     spec.k = ks[inputs_rng_below(rng, COUNT(ks))];
     if (family == TOPK_FAMILY_PLAIN && inputs_rng_below(rng, 3) == 0) {
         spec.k = large_ks[inputs_rng_below(rng, COUNT(large_ks))];
     }
+    if (inputs_rng_below(rng, 10) == 0) {
+        draw_edge(rng, &spec);
+    }
     spec.options.order = (enum topk_order)inputs_rng_below(rng, 3);
     spec.options.ties = (enum topk_ties)inputs_rng_below(rng, 2);
     spec.options.dtype = (enum topk_dtype)inputs_rng_below(rng, TOPK_DTYPE_COUNT);
+    draw_layout(rng, &spec);
     if (inputs_rng_below(rng, 2) == 0) {
         spec.values = inputs_rng_below(rng, 2) == 0;
         spec.row_offsets = inputs_rng_below(rng, 2) == 0;
@@ -105,12 +142,12 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
 }
 
 /* Each row of the selections so far took exactly one route. */
-static bool routes_add_up(const struct gpu_request *request, uint64_t rows, char *what)
+static bool routes_add_up(const struct gpu_request *request, uint64_t rows, char *what,
+                          struct topk_routes *routes)
 {
-    struct topk_routes routes;
-    CHECK_CUDA(cudaMemcpy(&routes, request->d_routes, sizeof(routes), cudaMemcpyDeviceToHost));
-    uint64_t all = routes.copied + routes.direct + routes.certified + routes.band +
-                   routes.recovery + routes.spill;
+    CHECK_CUDA(cudaMemcpy(routes, request->d_routes, sizeof(*routes), cudaMemcpyDeviceToHost));
+    uint64_t all = routes->copied + routes->direct + routes->certified + routes->band +
+                   routes->recovery + routes->spill;
     if (all != rows) {
         snprintf(what, ORACLE_DETAIL_SIZE, "%llu rows, but the routes count %llu",
                  (unsigned long long)rows, (unsigned long long)all);
@@ -128,20 +165,23 @@ static bool select_once(const struct gpu_plan *plan, struct gpu_request *request
 }
 
 /* Twice, for the first must leave the workspace ready; then fewer rows by the same plan. */
-static bool run_case(const struct gpu_spec *spec, const struct gpu_plan *plan,
-                     struct inputs_rng *rng, char *what)
+static bool run_case(const struct gpu_spec *spec, bool misled, const struct gpu_plan *plan,
+                     struct inputs_rng *rng, char *what, struct topk_routes *routes)
 {
     struct gpu_request request;
     gpu_request_init(spec, &request);
+    if (misled) {
+        gpu_mislead(&request, &plan->plan);
+    }
     const int32_t rows = spec->inputs.num_rows;
     bool good = select_once(plan, &request, what) && select_once(plan, &request, what) &&
-                routes_add_up(&request, 2 * (uint64_t)rows, what);
+                routes_add_up(&request, 2 * (uint64_t)rows, what, routes);
     if (good) {
         const int32_t fewer = (int32_t)inputs_rng_below(rng, (uint32_t)rows + 1);
         request.device.num_rows = request.host.num_rows = fewer;
         gpu_request_send(&request);
         good = select_once(plan, &request, what) &&
-               routes_add_up(&request, 2 * (uint64_t)rows + (uint64_t)fewer, what);
+               routes_add_up(&request, 2 * (uint64_t)rows + (uint64_t)fewer, what, routes);
         const int32_t *indices = request.host.indices;
         if (good && fewer < rows && indices[fewer * request.host.index_stride] != 0x7e7e7e7e) {
             snprintf(what, ORACLE_DETAIL_SIZE, "row %d of %d live ones was written", fewer, fewer);
@@ -150,6 +190,27 @@ static bool run_case(const struct gpu_spec *spec, const struct gpu_plan *plan,
     }
     gpu_request_fini(&request);
     return good;
+}
+
+static void add_routes(struct topk_routes *sum, const struct topk_routes *more)
+{
+    sum->copied += more->copied;
+    sum->direct += more->direct;
+    sum->certified += more->certified;
+    sum->band += more->band;
+    sum->recovery += more->recovery;
+    sum->spill += more->spill;
+}
+
+static void print_policy(const struct policy *policy)
+{
+    const struct topk_routes *routes = &policy->routes;
+    printf("%s:%d %u cases; rows copied %llu, direct %llu, certified %llu, band %llu, recovery "
+           "%llu, spill %llu\n",
+           topk_family_name(policy->family), policy->variant, policy->num_served,
+           (unsigned long long)routes->copied, (unsigned long long)routes->direct,
+           (unsigned long long)routes->certified, (unsigned long long)routes->band,
+           (unsigned long long)routes->recovery, (unsigned long long)routes->spill);
 }
 
 static bool run_numbered(uint64_t number)
@@ -170,23 +231,42 @@ static bool run_numbered(uint64_t number)
         plan.plan.parameters[TOPK_PARAMETER_SNAP] =
             1024 * (1 + (int32_t)inputs_rng_below(&rng, 16));
     }
+    const bool misled =
+        served && plan.plan.sample_stride > 0 && (always_misled || inputs_rng_below(&rng, 10) == 0);
+    if (misled) {
+        spec.inputs.family = INPUTS_CLUSTERED; /* below 2 */
+    }
     char what[ORACLE_DETAIL_SIZE] = "no shape that the policy serves was drawn";
-    bool good = served && run_case(&spec, &plan, &rng, what);
+    struct topk_routes routes = {0};
+    bool good = served && run_case(&spec, misled, &plan, &rng, what, &routes);
     policy->num_served += served ? 1 : 0;
+    add_routes(&policy->routes, &routes);
     if (served) {
         gpu_plan_fini(&plan);
     }
     if (!good) {
         char inputs[160];
         inputs_describe(&spec.inputs, inputs, sizeof(inputs));
-        printf("FAILED case %llu, seed %llu: %s:%d dtype=%s order=%d ties=%d offset=%d lengths=%s: "
-               "%s: %s\n",
+        printf("FAILED case %llu, seed %llu: %s:%d dtype=%s order=%d ties=%d offset=%d lengths=%s"
+               "%s: %s: %s\n",
                (unsigned long long)number, (unsigned long long)inputs_run_seed(),
                topk_family_name(policy->family), policy->variant,
                topk_dtype_name(spec.options.dtype), (int)spec.options.order, (int)spec.options.ties,
-               spec.offset, inputs_lengths_name(spec.lengths), inputs, what);
+               spec.offset, inputs_lengths_name(spec.lengths), misled ? " misled" : "", inputs,
+               what);
     }
     return good;
+}
+
+/* A kernel that never ends is an error like any other. */
+static void on_time(int signal)
+{
+    (void)signal;
+    static const char text[] = "emulate: the case does not end\n";
+    if (write(STDOUT_FILENO, text, sizeof(text) - 1) < 0) {
+        _exit(2);
+    }
+    _exit(3);
 }
 
 static bool number_of(const char *text, uint64_t *number_p)
@@ -209,6 +289,9 @@ int main(int argc, char **argv)
             only = value;
             good = true;
         }
+        if (!good && strcmp(argv[i], "--misled") == 0 && strcmp(value, "yes") == 0) {
+            always_misled = good = true;
+        }
         if (!good) {
             printf("'%s %s' is no option; see the start of select_random.c\n", argv[i], value);
             return 2;
@@ -219,16 +302,18 @@ int main(int argc, char **argv)
         printf("no policy of family '%s' on this device\n", only != NULL ? only : "any");
         return 2;
     }
+    signal(SIGVTALRM, on_time);
     uint64_t number = first, num_failed = 0;
     const time_t start = time(NULL);
     while (num_failed < FAILURES_MAX &&
            (seconds > 0 ? time(NULL) - start < (time_t)seconds : number - first < cases)) {
+        const struct itimerval limit = {.it_value = {.tv_sec = CASE_MAX_S}};
+        setitimer(ITIMER_VIRTUAL, &limit, NULL);
         emulate_case(number);
         num_failed += run_numbered(number++) ? 0 : 1;
     }
     for (size_t i = 0; i < num_policies; i++) {
-        printf("%s:%d %u cases\n", topk_family_name(policies[i].family), policies[i].variant,
-               policies[i].num_served);
+        print_policy(&policies[i]);
     }
     printf("%llu cases, %llu failed\n", (unsigned long long)(number - first),
            (unsigned long long)num_failed);
