@@ -163,8 +163,8 @@ __device__ __forceinline__ void select_row(const struct select_params &params,
     struct standing all;
     bool good, again = false, overflowed = false;
     for (;;) {
-        all = exchange<THREADS>(admitted, progress.met_phase);
-        good = !all.copied && !all.overflowed && all.num_above + all.num_equal >= k;
+        all = exchange<THREADS>(admitted, boundary, progress.met_phase);
+        good = !all.copied && all.agreed && !all.overflowed && all.num_above + all.num_equal >= k;
         if (good || all.copied || again) { /* not good then: the row changed while it was read */
             break;
         }

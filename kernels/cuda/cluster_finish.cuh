@@ -17,38 +17,47 @@ struct standing {
     uint32_t num_above, num_equal;       /* of all */
     bool overflowed;                     /* a list was too short */
     bool copied;                         /* the row has at most K scores */
+    bool agreed; /* all came to one boundary: not so when the row changed while it was read */
 };
 
-#define ADMITTED_WHOLE 0x80000000u /* in admitted.y: at most K scores, nothing to admit */
+#define ADMITTED_WHOLE 0x8000u /* in admitted.y: at most K scores, nothing to admit */
+#define ADMITTED_EXACT 0x4000u /* beside it: by an exact boundary */
 
 #if __CUDA_ARCH__ >= 900
 /*
- * Sends all blocks what this one admitted and takes what they sent: the same in all threads of a
- * cluster, whatever they read before. A barrier of the cluster; `phase` is that of `met`. What a
- * block wrote before is seen by all after: its lists are complete at its own barrier, behind which
- * the threads that send fence for all of it. The fences are for shared memory alone: one for all
- * memory takes a third of a microsecond more.
+ * Sends all blocks what this one admitted, from which boundary on, and takes what they sent: the
+ * same in all threads of a cluster, whatever they read before. A barrier of the cluster; `phase` is
+ * that of `met`. What a block wrote before is seen by all after: its lists are complete at its own
+ * barrier, behind which the threads that send fence for all of it. The fences are for shared memory
+ * alone: one for all memory takes a third of a microsecond more.
  */
 template <int THREADS>
-__device__ __forceinline__ struct standing exchange(uint2 admitted, uint32_t &phase)
+__device__ __forceinline__ struct standing exchange(uint2 admitted, const struct boundary &boundary,
+                                                    uint32_t &phase)
 {
+    static_assert(LIST + 1 < 65536 && TOPK_K_FAST_MAX < ADMITTED_EXACT, "two counts share a word");
+    const uint32_t key = boundary.key, exact = boundary.exact ? ADMITTED_EXACT : 0;
     auto &shared = cluster_state();
     const uint32_t size = cluster_size();
     block_sync<THREADS>(); /* the lists are complete */
     if (threadIdx.x < size) {
+        const uint32_t counts = min(admitted.x, LIST + 1u) | (admitted.y | exact) << 16;
         fence_release_shared();
-        remote_send(remote_address(&shared.standing[cluster_rank()], threadIdx.x), admitted,
-                    remote_address(&shared.met, threadIdx.x));
+        remote_send(remote_address(&shared.standing[cluster_rank()], threadIdx.x),
+                    make_uint2(counts, key), remote_address(&shared.met, threadIdx.x));
     }
     ring_wait(&shared.met, phase);
     fence_acquire_shared();
     phase ^= 1;
-    const uint2 its = lane_index() < size ? shared.standing[lane_index()] : make_uint2(0, 0);
+    const uint2 its =
+        lane_index() < size ? shared.standing[lane_index()] : make_uint2(exact << 16, key);
+    const uint32_t above = its.x & 0xffffu, rest = its.x >> 16;
     struct standing all;
-    all.copied = __any_sync(WARP_ALL, (its.y & ADMITTED_WHOLE) != 0);
-    all.overflowed = __any_sync(WARP_ALL, its.x > LIST);
-    all.above = min(its.x, (uint32_t)LIST); /* no sum can wrap */
-    all.equal = its.y & ~ADMITTED_WHOLE;
+    all.copied = __any_sync(WARP_ALL, (rest & ADMITTED_WHOLE) != 0);
+    all.agreed = __all_sync(WARP_ALL, its.y == key && (rest & ADMITTED_EXACT) == exact);
+    all.overflowed = __any_sync(WARP_ALL, above > LIST);
+    all.above = min(above, (uint32_t)LIST);
+    all.equal = rest & ~(ADMITTED_WHOLE | ADMITTED_EXACT);
     all.above_before = warp_prefix(all.above);
     all.equal_before = warp_prefix(all.equal);
     all.num_above = __shfl_sync(WARP_ALL, all.above_before, 31);
