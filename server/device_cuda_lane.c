@@ -423,6 +423,10 @@ enum topkd_status cuda_lane_create(struct device *device, struct device_shared *
     }
     if (lane != NULL) {
         lane->is_open = true;
+        /* A former session that changed lengths while they were read may have left parts of rows
+         * counted in: its workspaces are cleared before they are used again. */
+        for (uint32_t i = 0; i < CUDA_LANE_TRACKS; i++)
+            lane->tracks[i].last = NULL;
         lane->semaphores = (struct wire_semaphore *)page->address;
         lane->d_semaphores = cuda_shared_device_address(page);
         *lane_p = lane;

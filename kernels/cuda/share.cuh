@@ -10,6 +10,10 @@
  * one, so that a block meets one row only: half of the multiprocessors can use all of the memory's
  * speed, and a row in one block needs no gathering.
  *
+ * Lengths are read when the share is made and again when a row's turn comes. Where they changed in
+ * between (memory of a client), blocks disagree about who has which part: then rows are missing or
+ * wrong, but every row, part and block that comes out of here exists.
+ *
  * Within a row, virtual positions count from the boundary of a sample's unit at or before its first
  * score: virtual position v is position v - skew, and 16-byte groups start at multiples of
  * SCORE_GROUP.
@@ -91,8 +95,8 @@ static __device__ __forceinline__ void blocks_of_row(const struct share &share, 
                                                      int64_t end, struct segment &segment)
 {
     /* Cuts up to `begin` are made at the row's start, those beyond `last` at its end. */
-    const int64_t begin = first + min((int64_t)share.snap, (end - first) / 2);
-    const int64_t last = max(begin, end - share.snap - 1);
+    const int64_t begin = min(first + min((int64_t)share.snap, (end - first) / 2), share.units - 1);
+    const int64_t last = min(max(begin, end - share.snap - 1), share.units - 1);
     segment.first_block = block_of_unit(share, begin);
     segment.num_parts = block_of_unit(share, last) - segment.first_block + 1;
 }
@@ -114,7 +118,7 @@ find_share_cut(const struct task &task, int64_t unit, int32_t row, int64_t row_u
     for (;; row++) {
         const int32_t length = clamp_length(task, task_length(task, row));
         end = row_unit + row_units(task, length, row_skew(task, row));
-        if (unit < end) {
+        if (unit < end || row + 1 >= task.num_rows) {
             break;
         }
         row_unit = end;
@@ -200,7 +204,7 @@ static __device__ __forceinline__ bool walk_next(const struct task &task, const 
                                                  int32_t part_scores, struct walk &walk,
                                                  struct segment &segment)
 {
-    if (walk.unit >= share.unit_end) {
+    if (walk.unit >= share.unit_end || walk.row >= task.num_rows) {
         return false;
     }
     const int32_t given = task_length(task, walk.row);
@@ -228,6 +232,10 @@ static __device__ __forceinline__ bool walk_next(const struct task &task, const 
         end = first + least + (part < more ? 1u : 0u);
     } else {
         first = (uint32_t)(walk.unit - walk.row_unit);
+        if (first >= units) { /* the row was longer when the share was made */
+            walk.unit = share.unit_end;
+            return false;
+        }
         end = (uint32_t)min((int64_t)units, share.unit_end - walk.row_unit);
         if (first > 0 || end < units) {
             blocks_of_row(share, walk.row_unit, walk.row_unit + units, segment);
