@@ -250,20 +250,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/* Of scores of 16 bits only the policies for any number of rows are compiled, as the planner knows
- * (policy.h): each takes a while. */
-template <int THREADS, int SCORES, int BLOCKS, bool EARLY, bool MADE>
-cudaError_t launch_policy(const struct select_launch *launch, const struct select_params *params,
-                          bool load)
-{
-    if constexpr (MADE) {
-        return select_launch_kernel(row_kernel<THREADS, SCORES, BLOCKS, EARLY>, launch, params,
-                                    load);
-    } else {
-        return cudaErrorInvalidValue;
-    }
-}
-
 } // namespace
 
 cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
@@ -272,8 +258,8 @@ cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
     int32_t variant = launch->variant;
 #define ROW_LAUNCH(threads, scores, blocks, early, rows)                                           \
     if (variant-- == 0) {                                                                          \
-        constexpr bool made = SCORE_DTYPE == 0 || rows == 0;                                       \
-        return launch_policy<threads, scores, blocks, early != 0, made>(launch, params, load);     \
+        return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0>, launch,       \
+                                    params, load);                                                 \
     }
     TOPK_ROW_POLICIES(ROW_LAUNCH)
 #undef ROW_LAUNCH

@@ -191,16 +191,6 @@ static __device__ __forceinline__ bool reaches(score_t score, score_bound bound)
 
 #define SCORE_GROUP ((uint32_t)(16 / sizeof(score_t))) /* scores in 16 bytes */
 
-/* Whether a score reaches a bound. */
-static __device__ __forceinline__ bool score_reaches(score_t score, score_bound bound)
-{
-#if SCORE_DTYPE == 0
-    return score >= bound;
-#else
-    return score_number(score) >= score_number((score_t)bound);
-#endif
-}
-
 /* The bits of a NaN. */
 static __device__ __forceinline__ score_t score_nan()
 {
