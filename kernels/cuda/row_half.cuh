@@ -365,11 +365,12 @@ __device__ __forceinline__ void write_taken(const struct sink &sink,
     }
 }
 
-/* Fetches the block's next row of `given` scores, if it needs it; `row` below 0: there is none. */
+/* Fetches the block's row of this turn, if it needs it; `row` below 0: there is none. */
 template <int THREADS>
-__device__ __forceinline__ void fetch_next(int32_t row, int32_t given)
+__device__ __forceinline__ void fetch_next(int32_t row, uint32_t turn)
 {
     const struct task &task = half_state().task;
+    const int32_t given = half_state().given[turn % HALF_TURNS];
     if (row >= 0 && clamp_length(task, given) > task.k) {
         fetch_row<THREADS>(row_view_of(task, row, given));
     }
@@ -380,7 +381,7 @@ __device__ __forceinline__ void fetch_next(int32_t row, int32_t given)
 template <int THREADS, int SCORES>
 __device__ __forceinline__ void select_long(const struct select_params &params,
                                             const struct row_view &row, int32_t row_idx,
-                                            int32_t next_idx, int32_t next_given, uint64_t *entries)
+                                            int32_t next_idx, uint32_t next_turn, uint64_t *entries)
 {
     auto &shared = half_state();
     const uint32_t k = (uint32_t)shared.task.k;
@@ -401,7 +402,7 @@ __device__ __forceinline__ void select_long(const struct select_params &params,
         list_marked<THREADS, SCORES, false>(row, marks, places);
     }
     block_sync<THREADS>(); /* the list is complete, the row read */
-    fetch_next<THREADS>(next_idx, next_given);
+    fetch_next<THREADS>(next_idx, next_turn);
     struct taken<THREADS> taken;
     const uint32_t count = places.all;
     take_list<THREADS>(count, taken);
@@ -420,6 +421,15 @@ __device__ __forceinline__ void select_long(const struct select_params &params,
     }
 }
 
+/*
+ * The length, as given, of the row `ahead` behind this one; 0 where there is none. All threads must
+ * agree on a length, which the caller may change: one reads it.
+ */
+__device__ __forceinline__ int32_t length_ahead(const struct task &task, int32_t row, int32_t ahead)
+{
+    return row < task.num_rows - ahead ? task_length(task, row + ahead) : 0;
+}
+
 template <int THREADS, int SCORES, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_half_kernel(const __grid_constant__ struct select_params params)
@@ -431,39 +441,43 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     launch_release();
     clear_bins<THREADS>(shared.bins);
     launch_wait();
+    const int32_t stride = (int32_t)gridDim.x;
+    int32_t row = (int32_t)blockIdx.x, read = 0;
     if (threadIdx.x == 0) {
         shared.rank.list_count = 0;
         shared.counts = {};
         shared.task = task_read(params);
+        shared.given[0] = length_ahead(shared.task, row, 0);
+        read = length_ahead(shared.task, row, stride);
     }
     block_sync<THREADS>();
     const struct task &task = shared.task;
     uint64_t *entries =
         params.by_value ? reinterpret_cast<uint64_t *>(half_row() + THREADS * SCORES) : nullptr;
-    const int32_t stride = (int32_t)gridDim.x;
-    int32_t row = (int32_t)blockIdx.x;
-    int32_t given = row < task.num_rows ? task_length(task, row) : 0;
-    fetch_next<THREADS>(row < task.num_rows ? row : -1, given);
-    while (row < task.num_rows) {
+    fetch_next<THREADS>(row < task.num_rows ? row : -1, 0);
+    for (uint32_t turn = 0; row < task.num_rows; turn++) {
         const int32_t next_row = row + stride;
-        const int32_t next_given = next_row < task.num_rows ? task_length(task, next_row) : 0;
         const int32_t next_idx = next_row < task.num_rows ? next_row : -1;
+        if (threadIdx.x == 0) { /* it was asked for a row ago */
+            shared.given[(turn + 1) % HALF_TURNS] = read;
+            read = next_idx >= 0 ? length_ahead(task, next_row, stride) : 0;
+        }
         copies_wait();
         block_sync<THREADS>(); /* the row is there; nothing of the one before is in use */
+        const int32_t given = shared.given[turn % HALF_TURNS];
         const struct row_view view = row_view_of(task, row, given);
         if (threadIdx.x == 0) {
             shared.counts.clamped += view.length != given ? 1u : 0u;
             shared.counts.copied += view.length <= task.k ? 1u : 0u;
         }
         if (view.length > task.k) {
-            select_long<THREADS, SCORES>(params, view, row, next_idx, next_given, entries);
+            select_long<THREADS, SCORES>(params, view, row, next_idx, turn + 1, entries);
         } else {
-            fetch_next<THREADS>(next_idx, next_given);
+            fetch_next<THREADS>(next_idx, turn + 1);
             select_whole<THREADS>(sink_of_row(task, params.args, row), view.length, task.k,
                                   params.by_value != 0, entries);
         }
         row = next_row;
-        given = next_given;
     }
     if (threadIdx.x == 0) {
         shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;

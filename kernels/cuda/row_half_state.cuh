@@ -14,13 +14,15 @@ namespace
 #define RUN_OF(scores) ((scores) < 32 ? (uint32_t)(scores) : 32u) /* a lane's scores in a word */
 #define WORDS_OF(scores) ((scores) / RUN_OF(scores))
 #define LIST ((uint32_t)TOPK_HALF_LIST)
-#define SAMPLED 4u /* scores at a place of the sample */
+#define SAMPLED 4u    /* scores at a place of the sample */
+#define HALF_TURNS 4u /* lengths that are held: of three rows, when warps are a row apart */
 
 struct half_shared {
     alignas(16) uint32_t bins[TOPK_BINS];
     alignas(16) uint32_t list[TOPK_HALF_LIST]; /* entries, positions ascending */
     struct rank_shared rank;
     uint32_t admitted[32], equal[32], selected[32]; /* counts of each warp */
+    int32_t given[HALF_TURNS]; /* lengths of the block's rows, in turn, as one thread reads them */
     struct task task;
     struct route_counts counts;
 };
