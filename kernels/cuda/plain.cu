@@ -46,6 +46,7 @@ struct plain_shared {
     struct rank_shared rank;
     struct emit_shared emit;
     struct route_counts counts;
+    int32_t given[2]; /* lengths of rows, in turn, as one thread reads them: they may change */
 };
 
 __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
@@ -74,8 +75,14 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
         entries = reinterpret_cast<uint64_t *>(params.workspace) + (size_t)blockIdx.x * room;
     }
     block_sync<THREADS>();
+    uint32_t turn = 0;
     for (int32_t row = (int32_t)blockIdx.x; row < task.num_rows; row += (int32_t)gridDim.x) {
-        int32_t given = task_length(task, row), length = clamp_length(task, given);
+        if (threadIdx.x == 0) {
+            shared.given[turn] = task_length(task, row);
+        }
+        block_sync<THREADS>();
+        const int32_t given = shared.given[turn], length = clamp_length(task, given);
+        turn ^= 1;
         if (threadIdx.x == 0) {
             shared.counts.clamped += length != given ? 1u : 0u;
             shared.counts.copied += length <= task.k ? 1u : 0u;
@@ -87,13 +94,14 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
             select_whole<THREADS>(sink, length, task.k, params.by_value != 0, entries);
             continue;
         }
+        const uint32_t k = (uint32_t)task.k;
         const struct row_source source = {scores, length};
         uint32_t below = 0;
         struct rank_cut cut =
-            find_cut<THREADS, false>(source, KEY_NAN, KEY_MAX, range_shift(KEY_MAX - KEY_NAN),
-                                     (uint32_t)task.k, shared.bins, shared.rank, &below);
+            find_cut<THREADS, false>(source, KEY_NAN, KEY_MAX, range_shift(KEY_MAX - KEY_NAN), k,
+                                     shared.bins, shared.rank, &below);
         const uint32_t take = cut.all ? 0xffffffffu : cut.take;
-        for_each_ranked<THREADS, BATCH>(
+        const struct emit_totals totals = for_each_ranked<THREADS, BATCH>(
             length,
             [&](int64_t i, uint32_t *key, uint32_t *position) {
                 *key = key_of(score_number(scores[i]));
@@ -109,6 +117,9 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
                     return;
                 }
                 uint32_t slot = above + min(equal, take);
+                if (slot >= k) { /* scores changed since the cut was found */
+                    return;
+                }
                 if (entries != nullptr) {
                     entries[slot] = sort_entry(key, position);
                 } else {
@@ -117,8 +128,9 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
             });
         block_sync<THREADS>();
         if (entries != nullptr) {
-            sort_descending<THREADS>(entries, (uint32_t)task.k);
-            sink_put_sorted<THREADS>(sink, entries, (uint32_t)task.k);
+            const uint32_t written = min(k, totals.first + min(totals.second, take));
+            sort_descending<THREADS>(entries, written);
+            sink_put_sorted<THREADS>(sink, entries, written);
             block_sync<THREADS>();
         }
         if (threadIdx.x == 0) { /* three histograms at most, and the write */

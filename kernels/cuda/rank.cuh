@@ -360,7 +360,8 @@ static __device__ __forceinline__ void list_keys(const Source &source, uint32_t 
  * The cut that selects `need` keys of a source.
  *
  * `source.each_in(low, high, visit)` calls visit(key - low) for every key of the calling thread
- * within [low, high], the same ones each time. At least `need` keys are >= KEY_NAN. The search
+ * within [low, high], the same ones each time. At least `need` keys are >= KEY_NAN. (Of a source
+ * that breaks this, since it is memory that changes, the cut is wrong, but found.) The search
  * starts in [low, high], in bins of 2^shift keys; keys above high must not exist. The lowest bin
  * may take `low` alone, so that a plateau there is found at once; the highest takes all that is
  * above. When fewer than `need` keys are >= low, the search goes on below, and *below_p counts
@@ -382,6 +383,10 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
         const struct rank_bin found = find_rank<THREADS>(bins, shared, need);
         clear_bins<THREADS>(bins);
         if (found.total < need) { /* the proposed range was too high */
+            if (low == KEY_NAN) { /* or the source changed: all that is left of it */
+                cut = {low, need, true};
+                break;
+            }
             need -= found.total;
             high = low - 1;
             low = KEY_NAN;
