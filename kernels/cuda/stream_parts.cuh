@@ -116,7 +116,9 @@ struct part_bounds {
     bool was_cut; /* any of them */
 };
 
-/* Reads the headers of all parts. The bounds lie over `more`, to be cleared by the caller. */
+/* Reads the headers of all parts; what is in the workspace need not be of this row when lengths
+ * changed while they were read, but is never taken for more than fits. The bounds lie over `more`,
+ * to be cleared by the caller. */
 template <class Roles>
 __device__ __forceinline__ struct part_bounds read_parts(uint32_t n,
                                                          const struct workspace &workspace)
@@ -137,8 +139,8 @@ __device__ __forceinline__ struct part_bounds read_parts(uint32_t n,
         if (part < num_parts) {
             const uint2 header = __ldcg(reinterpret_cast<const uint2 *>(
                 &workspace.headers[slot_of_part(segment.first_block, part)]));
-            above[i] = header.x;
-            equal[i] = header.y & ~PART_WAS_CUT;
+            above[i] = min(header.x, (uint32_t)Roles::CANDIDATES);
+            equal[i] = min(header.y & ~PART_WAS_CUT, TOPK_K_FAST_MAX);
             was_cut = was_cut || (header.y & PART_WAS_CUT) != 0;
         }
         above_own += above[i];
@@ -219,7 +221,7 @@ __device__ __forceinline__ void gather(uint32_t n, const struct workspace &works
             const uint32_t i = base + b * THREADS;
             if (i < end) {
                 frontier.scores[at + i - first] = __uint_as_float(entry[b].x);
-                frontier.positions[at + i - first] = entry[b].y;
+                frontier.positions[at + i - first] = min(entry[b].y, (uint32_t)segment.length - 1);
             }
         }
     }

@@ -56,8 +56,12 @@ __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
                         marks |= enters ? 1u << i : 0u;
                     }
                 }
+                /* Read again, and it may have changed: no key held is lower than said. */
+                const uint32_t lowest = frontier.lowest;
                 admitted = frontier_admit(frontier, marks, chunk, [&](uint32_t at) {
-                    return score_number(row[chunk + at]);
+                    const float score = score_number(row[chunk + at]);
+                    return key_of(score) >= lowest ? score
+                                                   : __uint_as_float(key_floor_bits(lowest));
                 });
             }
             block_sync<THREADS>();
@@ -116,7 +120,9 @@ __device__ __noinline__ void write_by_value(const struct select_params &params, 
         },
         shared.finish.emit,
         [&](uint32_t key, uint32_t position, enum emit_class, uint32_t slot, uint32_t) {
-            entries[slot] = sort_entry(key, position);
+            if (slot < k) { /* more when the row changed while it was read */
+                entries[slot] = sort_entry(key, position);
+            }
         });
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);

@@ -84,6 +84,7 @@ struct sink {
     const score_t *scores; /* the row, for values */
     const int32_t *pages;  /* the row's page table or NULL */
     int32_t num_pages;
+    uint32_t last; /* position of the row */
     uint32_t page_size_log2;
     int32_t offset;
     bool plain; /* positions as they are, no values */
@@ -99,6 +100,7 @@ static __device__ __forceinline__ struct sink sink_open(const struct topk_args *
     sink.pages =
         args->page_table != nullptr ? args->page_table + row * args->page_table_stride : nullptr;
     sink.num_pages = args->page_table_width;
+    sink.last = (uint32_t)max(args->width, 1) - 1;
     sink.page_size_log2 = min(args->page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
     sink.offset = args->row_offsets != nullptr ? args->row_offsets[row] : 0;
     sink.plain = sink.values == nullptr && sink.pages == nullptr && args->row_offsets == nullptr;
@@ -139,7 +141,8 @@ static __device__ __forceinline__ void sink_put(const struct sink &sink, uint32_
     }
     __stcg(&sink.indices[slot], (int32_t)(result + (uint32_t)sink.offset));
     if (sink.values != nullptr) {
-        sink.values[slot] = score_value(sink.scores[position]);
+        /* No position is beyond, unless the row changed while it was read. */
+        sink.values[slot] = score_value(sink.scores[min(position, sink.last)]);
     }
 }
 
