@@ -181,6 +181,8 @@ struct machine {
     uint32_t idle_rounds;
     thread *current;
     int32_t slice_left;
+    void (*meddle)(void *context); /* NULL, or what a test does wherever threads may switch */
+    void *meddle_context;
 };
 
 extern struct machine machine;

@@ -212,6 +212,13 @@ void emulate_take_back(void *memory)
     allocations.erase(reinterpret_cast<uintptr_t>(memory));
 }
 
+void emulate_on_switch(void (*meddle)(void *context), void *context)
+{
+    drain();
+    machine.meddle = meddle;
+    machine.meddle_context = context;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     drain();

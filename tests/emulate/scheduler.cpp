@@ -205,10 +205,18 @@ bool turn_of(struct warp &warp)
     return true;
 }
 
+void meddle()
+{
+    if (machine.meddle != nullptr) {
+        machine.meddle(machine.meddle_context);
+    }
+}
+
 } // namespace
 
 void suspend(enum wait wait, const char *what, struct site here)
 {
+    meddle();
     struct thread &thread = *machine.current;
     thread.wait = wait;
     thread.what = what;
@@ -237,6 +245,7 @@ void wake_polling(struct block &block)
 
 void touch(struct site here)
 {
+    meddle();
     if (--machine.slice_left <= 0) {
         machine.slice_left = about(machine.schedule.slice);
         suspend(wait::none, "was interrupted", here);

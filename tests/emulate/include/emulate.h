@@ -26,6 +26,11 @@ void emulate_case(uint64_t number);
 void emulate_lend(void *memory, size_t size_bytes);
 void emulate_take_back(void *memory);
 
+/* Calls `meddle` from here on wherever threads may switch, on the stack of a CUDA thread: it may
+ * write to memory that kernels read, as another process would, but call nothing of CUDA. NULL: no
+ * more. What was enqueued before is run first. */
+void emulate_on_switch(void (*meddle)(void *context), void *context);
+
 #ifdef __cplusplus
 }
 #endif
