@@ -257,8 +257,8 @@ TOPK_API enum topk_status topk_cuda_load(const struct topk_plan *plan, char *det
 
 /*
  * Prepares a workspace of plan->workspace_bytes (256-byte aligned device memory) once, in stream
- * order. Afterwards every selection leaves it ready for the next; one whose lengths changed while it
- * ran may not: prepare the workspace again then. A workspace serves one selection at a time:
+ * order. Afterwards every selection leaves it ready for the next; one whose lengths changed while
+ * it ran may not: prepare the workspace again then. A workspace serves one selection at a time:
  * selections that share it must be ordered (one stream, or events).
  */
 TOPK_API enum topk_status topk_cuda_workspace_init(const struct topk_plan *plan, void *d_workspace,
