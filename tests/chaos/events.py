@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 
-from processes import Broken, Client, fill, is_alive, now, num_fds
+from processes import Broken, Client, fill, is_alive, now, num_fds, num_threads
 
 LIVE_CLIENTS = 4  # choice
 
@@ -38,7 +38,11 @@ class Events:
         self.strike(signal.SIGABRT)
 
     def event_worker_stopped(self):
-        self.strike(signal.SIGSTOP)
+        """Only one that has begun to work. Before it has asked the kernel to end with its
+        supervisor nobody would end it, stopped, should that be killed next."""
+        pid = self.worker()
+        if pid and num_threads(pid) > 1:
+            self.strike(signal.SIGSTOP)
 
     def event_client_and_worker_killed(self):
         pid = self.worker()

@@ -35,6 +35,14 @@ def is_alive(pid):
         return False
 
 
+def num_threads(pid):
+    """0 when the process has gone."""
+    try:
+        return int(status_of(pid)["Threads"])
+    except (OSError, KeyError):
+        return 0
+
+
 def num_fds(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
