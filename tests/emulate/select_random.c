@@ -8,58 +8,26 @@
  * passed. --misled: all of them mislead the sample, where there is one. A failure prints what
  * repeats it alone; after a few it stops. TOPKD_TEST_SEED draws other cases.
  */
+#include "cases.h"
 #include "emulate.h"
 #include "plan/policy.h"
 #include "select_gpu.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DRAWS_MAX 200 /* of a shape, until one is served */
 #define FAILURES_MAX 3
 #define CASE_MAX_S 100 /* computed; a case takes a tenth of a second to a few */
 
-/* A policy, and how often it was tried. */
-struct policy {
-    enum topk_family family;
-    int32_t variant;
-    uint32_t num_served;
-    struct topk_routes routes; /* of all rows */
-};
-
-static struct policy policies[64];
-static size_t num_policies;
 static bool always_misled;
 
-/* Every policy that this device can run at all. */
-static void find_policies(const char *only)
-{
-    static const int32_t widths[] = {1024, 16384, 32768, 200000};
-    for (int family = 0; family < TOPK_FAMILY_COUNT; family++) {
-        if (only != NULL && strcmp(only, topk_family_name((enum topk_family)family)) != 0) {
-            continue;
-        }
-        for (int32_t variant = 0; variant < GPU_VARIANTS_MAX; variant++) {
-            for (size_t i = 0; i < COUNT(widths); i++) {
-                struct topk_shape shape = {
-                    .k = 64, .rows = 1, .width = widths[i], .alignment_bytes = 4};
-                struct topk_plan plan;
-                char detail[TOPK_DETAIL_SIZE];
-                if (topk_plan_make_family(&shape, gpu_device(), (enum topk_family)family, variant,
-                                          &plan, detail) == TOPK_OK) {
-                    policies[num_policies++] =
-                        (struct policy){.family = (enum topk_family)family, .variant = variant};
-                    break;
-                }
-            }
-        }
-    }
-}
+static const char usage[] =
+    "select_random [--cases N | --seconds N] [--first N] [--family NAME] [--misled yes]\n"
+    "Random selections on the model of a GPU, judged by the oracle.\n" CASES_USAGE
+    "  --misled yes   all of them mislead the sample, where there is one\n"
+    "TOPKD_TEST_SEED draws other cases; TOPKD_EMULATE_DEVICE chooses the device.\n";
 
 static int32_t draw_width(struct inputs_rng *rng, enum topk_family family)
 {
@@ -202,7 +170,7 @@ static void add_routes(struct topk_routes *sum, const struct topk_routes *more)
     sum->spill += more->spill;
 }
 
-static void print_policy(const struct policy *policy)
+static void print_policy(const struct cases_policy *policy)
 {
     const struct topk_routes *routes = &policy->routes;
     printf("%s:%d %u cases; rows copied %llu, direct %llu, certified %llu, band %llu, recovery "
@@ -216,7 +184,7 @@ static void print_policy(const struct policy *policy)
 static bool run_numbered(uint64_t number)
 {
     struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), number);
-    struct policy *policy = &policies[number % num_policies];
+    struct cases_policy *policy = &cases_policies.list[number % cases_policies.num];
     struct gpu_spec spec;
     struct gpu_plan plan;
     bool served = false;
@@ -258,64 +226,20 @@ static bool run_numbered(uint64_t number)
     return good;
 }
 
-/* A kernel that never ends is an error like any other. */
-static void on_time(int signal)
+static bool take_option(const char *name, const char *value)
 {
-    (void)signal;
-    static const char text[] = "emulate: the case does not end\n";
-    if (write(STDOUT_FILENO, text, sizeof(text) - 1) < 0) {
-        _exit(2);
-    }
-    _exit(3);
-}
-
-static bool number_of(const char *text, uint64_t *number_p)
-{
-    char *end;
-    *number_p = strtoull(text, &end, 10);
-    return end != text && *end == '\0';
+    const bool misled = strcmp(name, "--misled") == 0 && strcmp(value, "yes") == 0;
+    always_misled = always_misled || misled;
+    return misled;
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
-    uint64_t cases = 100, seconds = 0, first = 0;
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool good = (strcmp(argv[i], "--cases") == 0 && number_of(value, &cases)) ||
-                    (strcmp(argv[i], "--seconds") == 0 && number_of(value, &seconds)) ||
-                    (strcmp(argv[i], "--first") == 0 && number_of(value, &first));
-        if (!good && strcmp(argv[i], "--family") == 0) {
-            only = value;
-            good = true;
-        }
-        if (!good && strcmp(argv[i], "--misled") == 0 && strcmp(value, "yes") == 0) {
-            always_misled = good = true;
-        }
-        if (!good) {
-            printf("'%s %s' is no option; see the start of select_random.c\n", argv[i], value);
-            return 2;
-        }
-    }
-    find_policies(only);
-    if (num_policies == 0) {
-        printf("no policy of family '%s' on this device\n", only != NULL ? only : "any");
-        return 2;
-    }
-    signal(SIGVTALRM, on_time);
-    uint64_t number = first, num_failed = 0;
-    const time_t start = time(NULL);
-    while (num_failed < FAILURES_MAX &&
-           (seconds > 0 ? time(NULL) - start < (time_t)seconds : number - first < cases)) {
-        const struct itimerval limit = {.it_value = {.tv_sec = CASE_MAX_S}};
-        setitimer(ITIMER_VIRTUAL, &limit, NULL);
-        emulate_case(number);
-        num_failed += run_numbered(number++) ? 0 : 1;
-    }
-    for (size_t i = 0; i < num_policies; i++) {
-        print_policy(&policies[i]);
-    }
-    printf("%llu cases, %llu failed\n", (unsigned long long)(number - first),
-           (unsigned long long)num_failed);
-    return num_failed == 0 && number > first ? 0 : 1;
+    static const struct cases_program program = {.usage = usage,
+                                                 .option = take_option,
+                                                 .run = run_numbered,
+                                                 .print = print_policy,
+                                                 .failures_max = FAILURES_MAX,
+                                                 .case_max_s = CASE_MAX_S};
+    return cases_main(&program, argc, argv);
 }
