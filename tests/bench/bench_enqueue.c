@@ -17,6 +17,7 @@
  *   graph     copy and mark are nodes of the graph, one launch does all
  */
 #include "bench_args.h"
+#include "bench_own.h"
 #include "bench_scores.h"
 #include "topk_select.h"
 
@@ -37,7 +38,6 @@
  * CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and a stream behind a waiting one in the same queue
  * never gets its turn: set it to 16 for this program. */
 #define WAITS_MAX 8
-#define CU(call) check_cu(#call, (call))
 
 enum copy { COPY_PINNED, COPY_PAGEABLE, COPY_MAPPED };
 enum mark { MARK_BATCH, MARK_PAIR, MARK_VALUE };
@@ -74,26 +74,6 @@ struct path {
 static struct topk_plan plan;
 static CUdeviceptr d_scores;
 static int32_t num_rows = 64, width = 131072, num_k = 2048;
-
-static void check_cu(const char *call, CUresult result)
-{
-    const char *name = "?";
-    if (result == CUDA_SUCCESS)
-        return;
-    cuGetErrorName(result, &name);
-    fprintf(stderr, "%s: %s\n", call, name);
-    exit(1);
-}
-
-static void upload_scores(size_t count)
-{
-    float *scores = malloc(count * sizeof(*scores));
-    if (!scores)
-        exit(1);
-    fill_scores(scores, count);
-    CU(cuMemcpyHtoD(d_scores, scores, count * sizeof(*scores)));
-    free(scores);
-}
 
 /* ---- A path ---------------------------------------------------------------------------------- */
 
@@ -345,7 +325,6 @@ static void run_waits(const char *label, int num, enum release release)
 int main(int argc, char **argv)
 {
     CUdevice gpu;
-    CUcontext context;
     struct topk_device device;
     bench_args(
         argc, argv, 1, 4,
@@ -355,10 +334,7 @@ int main(int argc, char **argv)
     num_rows = bench_integer(argc, argv, 2, "ROWS", 1, 1 << 20, num_rows);
     width = bench_integer(argc, argv, 3, "WIDTH", 1, 1 << 28, width);
     num_k = bench_integer(argc, argv, 4, "K", 1, TOPK_K_MAX, num_k);
-    CU(cuInit(0));
-    CU(cuDeviceGet(&gpu, 0));
-    CU(cuDevicePrimaryCtxRetain(&context, gpu));
-    CU(cuCtxSetCurrent(context));
+    own_open_gpu(&gpu);
     struct topk_shape shape = {.k = num_k, .rows = num_rows, .width = width, .alignment_bytes = 16};
     if (topk_cuda_device(0, &device, NULL) != TOPK_OK ||
         topk_plan_make(&shape, &device, &plan, NULL) != TOPK_OK ||
@@ -368,7 +344,7 @@ int main(int argc, char **argv)
     }
     size_t count = (size_t)num_rows * (size_t)width;
     CU(cuMemAlloc(&d_scores, count * sizeof(float)));
-    upload_scores(count);
+    own_fill(d_scores, count);
     printf("label,way,rows,width,k,lone_p50_us,lone_p99_us,host_p50_us,job_us,replay_us\n");
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
         run_way(argv[1], &ways[i]);
