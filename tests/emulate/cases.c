@@ -21,7 +21,8 @@ const char *cases_where(void)
     return where;
 }
 
-void cases_die(const char *what)
+/* Says where and what, and ends the program with 3; from handlers of signals. */
+static void die(const char *what)
 {
     static const char begin[] = "emulate: ";
     if (write(STDOUT_FILENO, begin, sizeof(begin) - 1) < 0 ||
@@ -36,8 +37,16 @@ void cases_die(const char *what)
 static void on_time(int signal)
 {
     (void)signal;
-    cases_die(": the case does not end\n");
+    die(": the case does not end\n");
 }
+
+#ifndef __SANITIZE_ADDRESS__ /* which says where */
+static void on_fault(int signal)
+{
+    (void)signal;
+    die(": memory out of range is read or written\n");
+}
+#endif
 
 static void find_policies(const char *only)
 {
@@ -84,6 +93,10 @@ static int run(const struct cases_program *program, uint64_t cases, uint64_t sec
     uint64_t number = first, num_failed = 0;
     const time_t start = time(NULL);
     signal(SIGVTALRM, on_time);
+#ifndef __SANITIZE_ADDRESS__
+    signal(SIGSEGV, on_fault);
+    signal(SIGBUS, on_fault);
+#endif
     while (num_failed < program->failures_max &&
            (seconds > 0 ? time(NULL) - start < (time_t)seconds : number - first < cases)) {
         announce(program, number);

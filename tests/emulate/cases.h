@@ -40,19 +40,16 @@ struct cases_program {
     bool (*run)(uint64_t number);                        /* a case: whether it held */
     void (*print)(const struct cases_policy *policy);    /* a line at the end */
     uint64_t failures_max;                               /* after so many it stops */
-    int64_t case_max_s; /* computing; a case that takes longer ends the program, exit code 3 */
+    int64_t case_max_s; /* computing; a case that takes longer ends the program */
 };
 
 extern struct cases_policies cases_policies;
 
 /* Runs what the command line asks for; the program's exit code: 0 all cases held, 1 one did not, 2
- * usage. */
+ * usage, 3 one did not end or left its memory, which ends the program with a line that names it. */
 int cases_main(const struct cases_program *program, int argc, char **argv);
 
 /* The case at hand and the seed. */
 const char *cases_where(void);
-
-/* Says where and what, and ends the program with 3; also in a handler of signals. */
-void cases_die(const char *what);
 
 #endif

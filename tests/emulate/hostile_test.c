@@ -18,7 +18,6 @@
 #include "hostile.h"
 #include "select_gpu.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 #define DRAWS_MAX 400 /* of a shape, until one is served */
@@ -150,14 +149,6 @@ static void print_policy(const struct cases_policy *policy)
            policy->num_inexact);
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* which says where */
-static void on_fault(int signal)
-{
-    (void)signal;
-    cases_die(": memory out of range is read or written\n");
-}
-#endif
-
 int main(int argc, char **argv)
 {
     static const struct cases_program program = {.usage = usage,
@@ -165,9 +156,5 @@ int main(int argc, char **argv)
                                                  .print = print_policy,
                                                  .failures_max = UINT64_MAX,
                                                  .case_max_s = CASE_MAX_S};
-#ifndef __SANITIZE_ADDRESS__
-    signal(SIGSEGV, on_fault);
-    signal(SIGBUS, on_fault);
-#endif
     return cases_main(&program, argc, argv);
 }
