@@ -46,7 +46,7 @@ struct control_ready {
 
 struct control_heartbeat {
     uint32_t state;         /* enum wire_device_state */
-    uint32_t canary_ok;     /* 1: the last finished canary was right */
+    uint32_t canary_ok;     /* 0: one came out wrong, or none has ended */
     uint64_t canary_age_ms; /* since it finished, or CONTROL_CANARY_NEVER */
     uint32_t num_sessions;
     uint32_t num_running; /* requests queued or running */

@@ -39,7 +39,7 @@ static enum topkd_status check_request(struct session *session,
 
     if (worker->state == WIRE_DEVICE_DRAINING)
         return detail_set(detail, TOPKD_E_DRAINING, "the worker is draining");
-    if (worker->canary.num_failures > 0)
+    if (worker->canary.is_wrong)
         return detail_set(detail, TOPKD_E_DEVICE_FAULT, "the device's last self-test was wrong: %s",
                           worker->canary.detail);
     if (select->timeout_ms > session->limits.timeout_ms_max)

@@ -142,7 +142,7 @@ static void on_heartbeat(struct slot *slot, const struct control_message *messag
     slot->heartbeat = message->u.heartbeat;
     bool is_wrong =
         slot->heartbeat.canary_age_ms != CONTROL_CANARY_NEVER && slot->heartbeat.canary_ok == 0;
-    if (slot->state == SLOT_READY && is_wrong)
+    if (is_wrong && (slot->state == SLOT_READY || slot->state == SLOT_DRAINING))
         kill_worker(slot, "canary_wrong"); /* its answers cannot be trusted */
 }
 

@@ -31,7 +31,7 @@ static void send_heartbeat(struct worker *worker)
     struct control_heartbeat *heartbeat = &message.u.heartbeat;
 
     heartbeat->state = (uint32_t)worker->state;
-    heartbeat->canary_ok = canary->finished_ns != 0 && canary->num_failures == 0;
+    heartbeat->canary_ok = canary->finished_ns != 0 && !canary->is_wrong;
     heartbeat->canary_age_ms = canary->finished_ns == 0
                                    ? CONTROL_CANARY_NEVER
                                    : (uv_hrtime() - canary->finished_ns) / NS_PER_MS;
@@ -94,20 +94,13 @@ static void canary_done(uv_work_t *work, int status)
         worker_drain_check(worker);
         return;
     }
-    if (canary->work_status == TOPKD_OK) {
-        if (canary->num_failures > 0)
-            log_warn("canary_right_again", "after_failures=%" PRIu32, canary->num_failures);
-        canary->num_failures = 0;
+    if (canary->work_status == TOPKD_OK)
         return;
-    }
-    canary->num_failures++;
+    canary->is_wrong = true;
     memcpy(canary->detail, canary->work_detail, sizeof(canary->detail));
     char quoted[LOG_QUOTE_SIZE];
-    log_error("canary_wrong", "num_failures=%" PRIu32 " reason=%s", canary->num_failures,
-              log_quote(quoted, canary->detail));
-    send_heartbeat(worker);
-    if (canary->num_failures >= WORKER_CANARY_FAILURES_MAX)
-        worker_end(worker, EX_SOFTWARE, TOPKD_E_DEVICE_FAULT);
+    log_error("canary_wrong", "reason=%s", log_quote(quoted, canary->detail));
+    send_heartbeat(worker); /* the supervisor kills this worker */
 }
 
 static void canary_callback(uv_timer_t *timer)
@@ -115,7 +108,7 @@ static void canary_callback(uv_timer_t *timer)
     struct worker *worker = timer->data;
     struct worker_canary *canary = &worker->canary;
 
-    if (canary->is_running) /* its age, in the heartbeat, tells */
+    if (canary->is_running || canary->is_wrong) /* its age, in the heartbeat, tells */
         return;
     canary->is_running = true;
     canary->seed++;

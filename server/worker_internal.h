@@ -43,17 +43,15 @@
  * some have not even left. */
 #define WORKER_LINGER_MS 100u
 #define WORKER_LINGER_MAX_MS 200u
-/* Choice: wrong canaries in a row after which the worker gives up on its device. */
-#define WORKER_CANARY_FAILURES_MAX 3u
 
 struct worker_canary {
     uv_timer_t timer;
     uv_work_t work;
     bool is_running;
+    bool is_wrong; /* for good: nothing more is selected, and the supervisor kills this process */
     uint64_t seed;
     uint64_t finished_ns;          /* the last one; 0: never */
-    uint32_t num_failures;         /* in a row; 0: the last one was right */
-    char detail[WIRE_DETAIL_SIZE]; /* of the last wrong one */
+    char detail[WIRE_DETAIL_SIZE]; /* of the wrong one */
     struct topk_routes routes;     /* as the last one found them */
     /* Of the one that runs; written on its thread. */
     enum topkd_status work_status;

@@ -98,6 +98,14 @@ worker_whose_canary_is_wrong() {
     expect_replaced canary_wrong
 }
 
+worker_whose_canary_is_wrong_while_it_drains() {
+    fake wrong_in_drain
+    write_config 'worker: {heartbeat_ms: 20, hang_ms: 60000}' 'drain: {deadline_ms: 600000}'
+    start_ready
+    stop 0
+    logged 'worker_kill .*reason=canary_wrong' || fail "it was not killed"
+}
+
 worker_of_another_epoch() {
     fake wrong_epoch
     expect_replaced wrong_epoch

@@ -8,6 +8,7 @@
  *   good               nothing
  *   never_ready        says nothing and stays
  *   wrong_canary       is ready, then reports a wrong selection
+ *   wrong_in_drain     stays when told to drain, and reports a wrong selection then
  *   wrong_epoch        is ready under another epoch
  *   garbage            sends a packet that is none
  *   unknown            sends a message that only a supervisor may send
@@ -42,6 +43,7 @@ bool worker_device_supported(enum wire_device_kind kind)
 }
 
 static char behaviour[32];
+static bool is_draining; /* this worker was told to */
 
 static bool behaves(const char *name)
 {
@@ -74,7 +76,8 @@ static void send_message(enum control_kind kind, uint64_t epoch)
                  behaviour);
     if (kind == CONTROL_HEARTBEAT) {
         message.u.heartbeat.canary_age_ms = 1;
-        message.u.heartbeat.canary_ok = !behaves("wrong_canary");
+        message.u.heartbeat.canary_ok =
+            !behaves("wrong_canary") && !(behaves("wrong_in_drain") && is_draining);
     }
     (void)control_send(CONTROL_FD, &message, -1);
 }
@@ -98,6 +101,9 @@ static int live(uint64_t epoch)
         if (result > 0 && message.kind == CONTROL_DRAIN) {
             if (behaves("ignores_drain"))
                 stay();
+            is_draining = true;
+            if (behaves("wrong_in_drain"))
+                continue;
             send_message(CONTROL_DRAINED, epoch);
             return EX_OK;
         }
