@@ -74,6 +74,9 @@ void fake_pause_us(long us);
 void fake_wait_begin(void);
 void fake_wait_end(void);
 
+/* The device of the calling thread's context; -1: it has none. */
+int fake_current_device(void);
+
 /* Whether FAKE_CUDA_FAIL wants this call to fail now. */
 bool fake_fails(const char *call);
 
