@@ -40,23 +40,35 @@ void doctor_note(struct doctor *doctor, enum doctor_level level, const char *sub
 
 /* ---- The daemon ------------------------------------------------------------------------------ */
 
-static void check_socket(struct doctor *doctor, const char *url)
+/* False when this user cannot reach the socket, so that asking there says nothing more. */
+static bool check_socket(struct doctor *doctor, const char *url)
 {
     const char *path = strncmp(url, "ipc://", 6) == 0 ? url + 6 : url;
     struct stat info;
     if (stat(path, &info) != 0) {
+        if (errno == EACCES) {
+            doctor_note(doctor, DOCTOR_FAIL, "socket",
+                        "add this user to the folder's group (counts from the next login), or set "
+                        "socket.group and socket.directory_mode",
+                        "%s: this user (uid %u) may not enter its folder", path, geteuid());
+            return false;
+        }
         doctor_note(doctor, DOCTOR_WARN, "socket",
                     "start topkd; if it runs elsewhere, give --url or set TOPKD_URL", "%s: %s",
                     path, strerror(errno));
-    } else if (access(path, W_OK) != 0) {
+        return true;
+    }
+    if (access(path, W_OK) != 0) {
         doctor_note(doctor, DOCTOR_FAIL, "socket",
-                    "add this user to the socket's group, or set socket.group and socket.mode",
+                    "add this user to the socket's group (counts from the next login), or set "
+                    "socket.group and socket.mode",
                     "%s: mode %04o, uid %u, gid %u: this user (uid %u) may not connect", path,
                     info.st_mode & 07777u, info.st_uid, info.st_gid, geteuid());
-    } else {
-        doctor_note(doctor, DOCTOR_OK, "socket", NULL, "%s: mode %04o, uid %u, gid %u", path,
-                    info.st_mode & 07777u, info.st_uid, info.st_gid);
+        return false;
     }
+    doctor_note(doctor, DOCTOR_OK, "socket", NULL, "%s: mode %04o, uid %u, gid %u", path,
+                info.st_mode & 07777u, info.st_uid, info.st_gid);
+    return true;
 }
 
 static void check_devices(struct doctor *doctor)
@@ -106,6 +118,35 @@ static void check_lanes(struct doctor *doctor, const struct wire_device *device,
     }
 }
 
+/* Whether memory of the CPU device is seen on both sides: a session's page here, a buffer there. */
+static void check_memory(struct doctor *doctor, const struct wire_device *device)
+{
+    const struct topkd_client_options options = {
+        .url = doctor->options->url,
+        .device = device->device,
+        .name = "topkctl doctor",
+        .timeout_ms = doctor->options->timeout_ms,
+    };
+    struct topkd_client *client = NULL; /* set only on success */
+    struct topkd_buffer *buffer;
+    enum topkd_status status = topkd_client_open(&options, &client);
+    if (status == TOPKD_OK) {
+        status = topkd_buffer_create(client, sizeof(float), &buffer);
+    }
+    if (status == TOPKD_OK) {
+        doctor_note(doctor, DOCTOR_OK, "memory", NULL,
+                    "%s: shared memory of either side was mapped by the other", device->device);
+        topkd_buffer_destroy(buffer);
+    } else {
+        doctor_note(doctor, DOCTOR_FAIL, "memory",
+                    status == TOPKD_E_MAP_FAILED
+                        ? "give both the host's /dev/shm (ipc: host, or a shared mount)"
+                        : topkd_strhint(status),
+                    "%s: %s: %s", device->device, topkd_strerror(status), topkd_detail());
+    }
+    topkd_client_close(client);
+}
+
 static void check_daemon(struct doctor *doctor)
 {
     static struct wire_reply reply;
@@ -115,7 +156,9 @@ static void check_daemon(struct doctor *doctor)
         doctor_note(doctor, DOCTOR_FAIL, "daemon", "give a shorter --url", "%s", detail);
         return;
     }
-    check_socket(doctor, url);
+    if (!check_socket(doctor, url)) {
+        return;
+    }
     struct rpc *rpc;
     uint64_t deadline_ns =
         clock_after_ms(doctor->options->timeout_given ? doctor->options->timeout_ms : ASK_MS);
@@ -126,8 +169,8 @@ static void check_daemon(struct doctor *doctor)
         rpc_close(rpc);
     }
     if (status != TOPKD_OK) {
-        doctor_note(doctor, DOCTOR_WARN, "daemon", topkd_strhint(status), "no answer: %s: %s",
-                    topkd_strerror(status), detail);
+        doctor_note(doctor, status == TOPKD_E_NOT_PERMITTED ? DOCTOR_FAIL : DOCTOR_WARN, "daemon",
+                    topkd_strhint(status), "no answer: %s: %s", topkd_strerror(status), detail);
         return;
     }
     doctor->has_daemon = true;
@@ -139,6 +182,8 @@ static void check_daemon(struct doctor *doctor)
         const struct wire_device *device = &doctor->devices.devices[i];
         if (device->kind == WIRE_DEVICE_CUDA && device->state == WIRE_DEVICE_READY) {
             check_lanes(doctor, device, deadline_ns);
+        } else if (device->state == WIRE_DEVICE_READY) {
+            check_memory(doctor, device);
         }
     }
 }
@@ -162,26 +207,16 @@ static int same_namespace(int pid, const char *name)
 }
 
 static const char *const namespaces[] = {"pid", "ipc", "mnt"};
-enum { PID_NAMESPACE, NUM_NAMESPACES = 3 };
+enum { NUM_NAMESPACES = 3 };
 
 /* One that is not known to be the worker's. */
 static void note_namespace(struct doctor *doctor, const struct wire_device *device, int which,
                            bool differs)
 {
-    const char *how = differs ? "differs from the worker's" : "cannot be compared";
-    if (device->kind == WIRE_DEVICE_CUDA) {
-        doctor_note(doctor, DOCTOR_OK, "namespace", NULL,
-                    "%s: the %s namespace %s: handles and descriptors reach across", device->device,
-                    namespaces[which], how);
-    } else if (which == PID_NAMESPACE) {
-        doctor_note(doctor, DOCTOR_OK, "namespace", NULL, "%s: the pid namespace %s: no matter",
-                    device->device, how);
-    } else {
-        doctor_note(doctor, DOCTOR_WARN, "namespace",
-                    "give both the host's /dev/shm (ipc: host, or a shared mount)",
-                    "%s: the %s namespace %s, and the CPU device shares memory through /dev/shm",
-                    device->device, namespaces[which], how);
-    }
+    doctor_note(doctor, DOCTOR_OK, "namespace", NULL, "%s: the %s namespace %s: %s", device->device,
+                namespaces[which], differs ? "differs from the worker's" : "cannot be compared",
+                device->kind == WIRE_DEVICE_CUDA ? "handles and descriptors reach across"
+                                                 : "no matter where /dev/shm is the same");
 }
 
 static void check_namespaces(struct doctor *doctor)

@@ -37,6 +37,38 @@ strangers_are_answered_not_permitted() {
     stop 0
 }
 
+# Folder, socket, access list: each is named as what is shut.
+doctor_names_the_door_that_is_shut() {
+    need_other_user
+    chmod 755 "$dir"
+    write_config 'access: {uids: [1234]}'
+    start_ready
+    doctor_says 1 '^FAIL  socket .*this user (uid 65534) may not enter its folder'
+    chmod 755 "$run"
+    doctor_says 1 '^FAIL  socket .*mode 0660.*this user (uid 65534) may not connect'
+    chmod 666 "$run"/*.sock
+    doctor_says 1 '^FAIL  daemon .*neither user 65534 nor group 65534'
+    write_config 'access: {uids: [65534]}'
+    kill -HUP "$daemon"
+    wait_until "the reload" logged 'reload applied=1'
+    doctor_says 0 '^OK    memory .*mapped by the other'
+    stop 0
+    doctor_says 0 '^WARN  socket .*No such file'
+}
+
+# Memory of a client in a container of its own does not reach the CPU device: doctor says so.
+doctor_sees_another_dev_shm() {
+    local said code=0
+    unshare --mount true 2>/dev/null || skip "unshare --mount needs root"
+    start_ready
+    said=$(unshare --mount bash -c 'mount -t tmpfs none /dev/shm && exec "$@"' _ \
+        "$bin/topkctl" doctor --timeout "${wait_s}s" --url "ipc://$run/topkd.sock") || code=$?
+    ((code == 1)) || fail "exit code $code, expected 1: $said"
+    grep -A 1 '^FAIL  memory ' <<<"$said" | grep -q "fix: give both the host's /dev/shm" ||
+        fail "no word of /dev/shm in: $said"
+    stop 0
+}
+
 # Membership by a supplementary group counts, on both sockets, and only that of the list.
 supplementary_groups_count() {
     local groups status url

@@ -182,6 +182,15 @@ end_held() {
     [[ $(cat "$dir/code.$1") == 0 ]] || fail "life $1: exit code $(cat "$dir/code.$1")"
 }
 
+# doctor_says CODE PATTERN: what topkctl doctor finds as another user.
+doctor_says() {
+    local said code=0
+    said=$("${other_user[@]}" "$bin/topkctl" doctor --timeout "${wait_s}s" \
+        --url "ipc://$run/topkd.sock") || code=$?
+    ((code == $1)) || fail "doctor: exit code $code, expected $1: $said"
+    grep -q -- "$2" <<<"$said" || fail "doctor: no '$2' in: $said"
+}
+
 # fake BEHAVIOUR [LIMIT...]: from now on the real supervisor with workers that behave so. It is quick
 # to start them again, and patient with them but for the limits given, each as `start_ms: 1000`.
 fake() {
