@@ -40,7 +40,7 @@ enum figures_end {
 struct figures_tally {
     uint64_t by_status[FIGURES_STATUSES]; /* Selects that ended with this status */
     uint64_t ends[FIGURES_ENDS];          /* sessions */
-    uint64_t canaries, canaries_wrong;
+    uint64_t canaries;                    /* that came out right */
 };
 
 /* What tells buckets of equal shape apart, and how often a graph had to be made for a request. */

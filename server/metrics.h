@@ -24,6 +24,7 @@ struct metrics_device {
     enum wire_device_state state;
     uint64_t epoch;
     uint32_t restarts;
+    uint32_t canaries_wrong;       /* of all lives: each ended one */
     bool canary_ok;                /* the last one that ended */
     uint64_t canary_age_ms;        /* since it ended, or METRICS_NEVER */
     uint64_t heard_ago_ms;         /* since the worker's last heartbeat, or METRICS_NEVER */

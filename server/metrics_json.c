@@ -137,7 +137,6 @@ static void figures_of(struct textbuf *text, const struct metrics_view *view,
 #undef STATS_NUMBER
     number(text, "loop_lag_ns", figures->loop_lag_ns);
     number(text, "canaries", figures->tally.canaries);
-    number(text, "canaries_wrong", figures->tally.canaries_wrong);
     codes(text, &figures->tally);
     named(text, "reaped", metrics_end_names, figures->tally.ends, FIGURES_ENDS);
     metrics_routes(stats, routes);
@@ -162,6 +161,7 @@ static void device_of(struct textbuf *text, const struct metrics_view *view,
     string(text, "reason", reason == NULL ? "" : reason);
     number(text, "epoch", device->epoch);
     number(text, "restarts", device->restarts);
+    number(text, "canaries_wrong", device->canaries_wrong);
     boolean(text, "canary_ok", device->canary_ok);
     age(text, "canary_age_ms", device->canary_age_ms);
     age(text, "heard_ago_ms", device->heard_ago_ms);

@@ -99,15 +99,6 @@ static void sessions_by_end(const struct metrics_device *device, struct textbuf 
     }
 }
 
-static void canaries(const struct metrics_device *device, struct textbuf *text)
-{
-    const struct figures_tally *tally = &device->figures->tally;
-    series(text, "topkd_canaries_total", device);
-    textbuf_add(text, ",result=\"right\"} %" PRIu64 "\n", tally->canaries - tally->canaries_wrong);
-    series(text, "topkd_canaries_total", device);
-    textbuf_add(text, ",result=\"wrong\"} %" PRIu64 "\n", tally->canaries_wrong);
-}
-
 static void bucket_series(const struct metrics_device *device, const char *name, uint32_t i,
                           uint64_t value, struct textbuf *text)
 {
@@ -220,7 +211,6 @@ static const struct {
     {"topkd_sessions_reaped_total", "counter", "Sessions that ended, by reason.", sessions_by_end},
     {"topkd_loop_lag_seconds", "gauge",
      "Longest time in the last minute that a worker's loop was away from its sockets.", loop_lag},
-    {"topkd_canaries_total", "counter", "Selections of known answer, by result.", canaries},
     {"topkd_bucket_requests_total", "counter", "Selections by shape bucket, rows x width x K.",
      bucket_requests},
     {"topkd_graph_replays_total", "counter", "Selections that replayed a graph that was there.",
@@ -263,6 +253,21 @@ static void daemon_families(const struct metrics_view *view, struct textbuf *tex
         view->http_evicted);
 }
 
+/* The right ones are the worker's to count; a wrong one ends it, so the supervisor counts those. */
+static void canaries(const struct metrics_view *view, struct textbuf *text)
+{
+    family(text, "topkd_canaries_total", "counter", "Selections of known answer, by result.");
+    for (uint32_t i = 0; i < view->num_devices; i++) {
+        const struct metrics_device *device = &view->devices[i];
+        if (device->figures != NULL) {
+            series(text, "topkd_canaries_total", device);
+            textbuf_add(text, ",result=\"right\"} %" PRIu64 "\n", device->figures->tally.canaries);
+        }
+        series(text, "topkd_canaries_total", device);
+        textbuf_add(text, ",result=\"wrong\"} %u\n", device->canaries_wrong);
+    }
+}
+
 static void device_families(const struct metrics_view *view, struct textbuf *text)
 {
     family(text, "topkd_device_info", "gauge", "Always 1; the labels say what it is.");
@@ -283,6 +288,7 @@ static void device_families(const struct metrics_view *view, struct textbuf *tex
         series(text, "topkd_worker_restarts_total", &view->devices[i]);
         textbuf_add(text, "} %u\n", view->devices[i].restarts);
     }
+    canaries(view, text);
     family(text, "topkd_canary_age_seconds", "gauge", "Since the last selection of known answer.");
     for (uint32_t i = 0; i < view->num_devices; i++) {
         const struct metrics_device *device = &view->devices[i];

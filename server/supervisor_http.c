@@ -33,6 +33,7 @@ static void describe(struct supervisor *supervisor, struct slot *slot,
         .state = slot_device_state(slot),
         .epoch = slot->epoch,
         .restarts = slot->num_starts == 0 ? 0 : slot->num_starts - 1,
+        .canaries_wrong = slot->num_canaries_wrong,
         .canary_ok = slot->heartbeat.canary_ok != 0,
         .canary_age_ms = is_up && slot->heartbeat.canary_age_ms != CONTROL_CANARY_NEVER
                              ? slot->heartbeat.canary_age_ms

@@ -54,13 +54,14 @@ struct slot {
     enum slot_state state;
     struct life *life; /* NULL in STOPPED and WAITING */
     uv_timer_t timer;
-    uint64_t epoch;         /* of the present or last life */
-    uint32_t num_starts;    /* processes started */
-    uint32_t backoff_ms;    /* the last wait; 0: none yet */
-    uint64_t ready_ms;      /* loop time of READY; 0: this life was not ready yet */
-    uint64_t heard_ms;      /* loop time of the last message */
-    uint64_t check_ms;      /* READY: loop time at which the timer is due */
-    const char *end_reason; /* why we ended this life; NULL: it ended by itself */
+    uint64_t epoch;              /* of the present or last life */
+    uint32_t num_starts;         /* processes started */
+    uint32_t num_canaries_wrong; /* workers killed for one */
+    uint32_t backoff_ms;         /* the last wait; 0: none yet */
+    uint64_t ready_ms;           /* loop time of READY; 0: this life was not ready yet */
+    uint64_t heard_ms;           /* loop time of the last message */
+    uint64_t check_ms;           /* READY: loop time at which the timer is due */
+    const char *end_reason;      /* why we ended this life; NULL: it ended by itself */
     struct control_ready ready;
     struct control_heartbeat heartbeat;
     struct figures_page *figures_page; /* of all its lives; NULL without HTTP */

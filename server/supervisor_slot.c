@@ -142,8 +142,10 @@ static void on_heartbeat(struct slot *slot, const struct control_message *messag
     slot->heartbeat = message->u.heartbeat;
     bool is_wrong =
         slot->heartbeat.canary_age_ms != CONTROL_CANARY_NEVER && slot->heartbeat.canary_ok == 0;
-    if (is_wrong && (slot->state == SLOT_READY || slot->state == SLOT_DRAINING))
+    if (is_wrong && (slot->state == SLOT_READY || slot->state == SLOT_DRAINING)) {
+        slot->num_canaries_wrong++;
         kill_worker(slot, "canary_wrong"); /* its answers cannot be trusted */
+    }
 }
 
 static void on_message(struct slot *slot, const struct control_message *message)

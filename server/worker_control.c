@@ -87,9 +87,8 @@ static void canary_done(uv_work_t *work, int status)
     canary->is_running = false;
     canary->finished_ns = uv_hrtime();
     canary->routes = canary->work_routes;
-    worker->tally.canaries++;
-    if (canary->work_status != TOPKD_OK)
-        worker->tally.canaries_wrong++;
+    if (canary->work_status == TOPKD_OK)
+        worker->tally.canaries++;
     if (worker->is_ending) {
         worker_drain_check(worker);
         return;

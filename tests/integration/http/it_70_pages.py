@@ -224,5 +224,19 @@ class Stall(WebTest):
         self.daemon.process.wait(60)
 
 
+class WrongSelections(WebTest):
+    settings = "worker: {canary_interval_ms: 100, heartbeat_ms: 50, restart_max_ms: 100}\n"
+
+    def setUp(self):
+        os.environ["TOPKD_TEST_FAULT"] = "canary@5"  # of every worker
+        self.addCleanup(os.environ.pop, "TOPKD_TEST_FAULT")
+        super().setUp()
+
+    def test_they_are_counted_beyond_the_worker_that_made_them(self):
+        wrong = 'topkd_canaries_total{device="cpu",result="wrong"}'
+        until(lambda: self.metrics()[wrong] >= 2, "two workers' wrong selections")
+        self.assertGreaterEqual(self.status()["devices"][0]["canaries_wrong"], 2)
+
+
 if __name__ == "__main__":
     unittest.main()
