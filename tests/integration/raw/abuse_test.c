@@ -16,17 +16,6 @@
 /* cmocka.h needs the headers above. */
 #include <cmocka.h>
 
-#ifdef __SANITIZE_ADDRESS__
-/* NNG leaks a connection that it dials again while its socket closes, as happens to a raw client
- * that the daemon has turned away. The daemon is another process and has no such pardon. */
-__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libnng.so\n";
-}
-#endif
-
 static struct wire_reply reply;
 static struct wire_buffer buffer;
 static uint8_t bytes[WIRE_MESSAGE_SIZE_MAX + 1];
