@@ -188,6 +188,22 @@ static void check_relation(const struct settings *settings, const char *name,
                         left_text, times, right->path, right_text);
 }
 
+/* The range alone would take 0720. */
+static void check_folder_mode(const struct settings *settings, const char *name,
+                              const struct settings_mark *marks, struct settings_report *report)
+{
+    const struct settings_entry *entry = settings_find(NULL, "socket.directory_mode");
+    topkd_assert(entry != NULL);
+    if ((settings->socket.directory_mode & 0022) == 0)
+        return;
+    settings_report_add(
+        report, name,
+        marks != NULL ? marks[entry - settings_entries] : (struct settings_mark){0, 0}, entry->path,
+        "%04o lets others write to the folder and replace the sockets; take 0022 "
+        "out of it, for example %04o",
+        settings->socket.directory_mode, settings->socket.directory_mode & ~0022u);
+}
+
 static void check_devices(const struct settings *settings, const char *name,
                           struct settings_report *report)
 {
@@ -238,6 +254,7 @@ enum topkd_status settings_check_marked(const struct settings *settings, const c
     uint32_t before = report->num_errors;
     for (size_t i = 0; i < sizeof relations / sizeof relations[0]; i++)
         check_relation(settings, name, &relations[i], marks, report);
+    check_folder_mode(settings, name, marks, report);
     check_devices(settings, name, report);
     check_buckets(settings, name, marks, report);
     return report->num_errors == before ? TOPKD_OK : TOPKD_E_INVALID;

@@ -25,8 +25,9 @@
       "Runtime folder of the sockets and the lock file. auto: /run/topkd for root, otherwise "     \
       "$XDG_RUNTIME_DIR/topkd. At most 60 characters, because the path of a Unix socket ends at "  \
       "107. Created when missing; one daemon a folder.")                                           \
-    X(MODE, directory_mode, 0700, 0777, 0750, "", RESTART,                                         \
-      "Mode of the runtime folder. Whoever may enter it reaches the sockets.")                     \
+    X(MODE, directory_mode, 0700, 0755, 0750, "", RESTART,                                         \
+      "Mode of the runtime folder. Whoever may enter it reaches the sockets; who could write to "  \
+      "it could replace them, so only its owner may.")                                             \
     X(MODE, mode, 0600, 0777, 0660, "", RESTART,                                                   \
       "Mode of the sockets. Write permission is what connecting needs. A POSIX access list that "  \
       "topkd.sock is given (setfacl) holds for all sockets.")                                      \

@@ -117,8 +117,14 @@ static void se_02_bytes_and_modes(void **state)
         {"socket: {mode: 0577}",
          "t:1:16: socket.mode: 0577 is below 0600; accepted is 0600 to 0777, default 0660"},
         {"socket: {directory_mode: 1777}",
-         "t:1:26: socket.directory_mode: 1777 is above 0777; accepted is 0700 to 0777, default "
+         "t:1:26: socket.directory_mode: 1777 is above 0755; accepted is 0700 to 0755, default "
          "0750"},
+        {"socket: {directory_mode: 0770}",
+         "t:1:26: socket.directory_mode: 0770 is above 0755; accepted is 0700 to 0755, default "
+         "0750"},
+        {"socket: {directory_mode: 0731}",
+         "t:1:10: socket.directory_mode: 0731 lets others write to the folder and replace the "
+         "sockets; take 0022 out of it, for example 0711"},
     };
     EXPECT_EACH(wrongs);
 }
