@@ -523,7 +523,7 @@ class Client:
                     session.raise_failure()
                     op = self._try_stream(call)
                     if op is not None and is_waiting:
-                        del session.ops[op.pointer]
+                        session.hold(op)
                 if op is not None:
                     break
                 if not session.wait_one():

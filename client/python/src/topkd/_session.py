@@ -23,12 +23,13 @@ from .errors import Error, from_status, named
 class Op:
     """A selection in flight, and what must live until it has ended."""
 
-    __slots__ = ("future", "keep", "loop", "pointer", "spoil")
+    __slots__ = ("future", "has_ended", "keep", "loop", "pointer", "spoil")
 
     def __init__(self, pointer: int, keep: Any, spoil: list[Buffer]) -> None:
         self.pointer = pointer
         self.keep = keep
         self.spoil = spoil  # buffers that a failed selection may still write to
+        self.has_ended = False  # seen by `reap` while somebody waited for this very one
         self.future: Any = None  # of aselect
         self.loop: Any = None
 
@@ -50,6 +51,7 @@ class Session:
         self.staged_bytes = 0
         self.failures: deque[Error] = deque(maxlen=64)
         self.ops: dict[int, Op] = {}
+        self.waited: dict[int, Op] = {}  # those that a thread is in `wait` for; not in `ops`
         self.lanes: dict[int, Any] = {}  # handle: the call that holds tensors and regions
         self.lock = threading.Lock()  # over the start of an operation and its entry into `ops`
         self._idle_s = idle_s
@@ -142,32 +144,39 @@ class Session:
             if pointer is None:
                 return
             op = self.ops.pop(pointer, None)
-            if op is not None:  # else somebody waits for this very one
+            if op is not None:
                 self._deliver(op, self.finish(op))
+            elif pointer in self.waited:  # it will not be told again
+                self.waited[pointer].has_ended = True
 
     def wait_one(self, timeout_s: float | None = None) -> bool:
         """Waits for the oldest selection of a stream; False when there is none."""
         with self.lock:
             self.reap()
-            for pointer, op in self.ops.items():
-                if op.future is None:
-                    del self.ops[pointer]
-                    break
-            else:
+            op = next((op for op in self.ops.values() if op.future is None), None)
+            if op is None:
                 return False
+            self.hold(op)
         self.wait(op, timeout_s)
         self._deliver(op, self.finish(op))
         return True
 
+    def hold(self, op: Op) -> None:
+        """With the lock: it is the caller's, who goes on with ``wait``."""
+        del self.ops[op.pointer]
+        self.waited[op.pointer] = op
+
     def wait(self, op: Op, timeout_s: float | None) -> None:
-        """Waits for an operation that is no longer in ``ops``."""
+        """Waits for an operation that is held. One that has not ended in time is let go again."""
         ms = 0 if timeout_s is None else max(1, int(timeout_s * 1000))
         status = self.library.topkd_op_wait(op.pointer, ms)
-        if status != 0:
-            error = from_status(status)
-            with self.lock:
-                self.ops[op.pointer] = op
-            raise error
+        error = from_status(status) if status != 0 else None
+        with self.lock:
+            del self.waited[op.pointer]
+            if error is None or op.has_ended:  # it may have been seen to end after all
+                return
+            self.ops[op.pointer] = op
+        raise error
 
     def raise_failure(self) -> None:
         if self.failures:

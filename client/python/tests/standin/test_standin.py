@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import pickle
+import select
 import socket
 import threading
 import time
@@ -207,6 +209,41 @@ def test_asyncio_knows_when_a_stream_is_there(client: topkd.Client, rng: Any) ->
 
     asyncio.run(run())
     assert client.stats()["in_flight"] == 0
+
+
+def test_a_wait_that_meets_another_threads_look(
+    client: topkd.Client, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait has run out of time; before it says so the selection ends, and another thread sees it."""
+    stream, gate = gpu.Stream(), gpu.Tensor(gpu.alloc(4096), (2,), "<i4")
+    gate.host[:] = 0
+    stream.await_value(gate.pointer, 1)
+    scores = gpu.Tensor(gpu.alloc(MIB), (2, 500), stream=stream)
+    out = gpu.Tensor(gpu.alloc(4096), (2, 8), "<i4")
+    draw(rng, scores)
+    client.select(scores, k=8, out=out, timeout=60)
+    session = client._session
+    library, ended = session.library, session.library.topkd_client_fd(session.handle)
+
+    class Late:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library, name)
+
+        def topkd_op_wait(self, op: int, timeout_ms: int) -> int:
+            status = library.topkd_op_wait(op, timeout_ms)
+            assert status != 0
+            gate.host[0] = 1
+            assert select.select([ended], [], [], 60)[0]
+            in_threads(1, lambda _: client.check())
+            return int(status)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "library", Late())
+        with contextlib.suppress(topkd.errors.TimeoutError):
+            client.synchronize(timeout=0.01)
+    client.check()
+    assert client.stats()["in_flight"] == 0, "a selection that has ended is not known to have"
+    check(scores.host, out.host)
 
 
 def test_results_on_the_device_are_freed(client: topkd.Client, rng: Any) -> None:
