@@ -20,6 +20,9 @@ from ._regions import Regions
 from .errors import Error, from_status, named
 
 
+LOOK_S = 1.0  # choice: between two looks of the janitor at what is kept, at most
+
+
 class Op:
     """A selection in flight, and what must live until it has ended."""
 
@@ -220,15 +223,20 @@ class Session:
     def _clean(self) -> None:
         """The janitor: whatever may block and nobody should wait for."""
         is_closing = False
+        pause = min(max(self._idle_s / 4, 0.05), LOOK_S)
+        look = time.monotonic() + pause
         while True:
             timeout = None
             if not is_closing and (len(self.pool) > 0 or len(self.regions) > 0):
-                timeout = max(self._idle_s / 4, 0.05)
+                timeout = look - time.monotonic()
+                if timeout <= 0:  # also where it is told something all the time
+                    self.pool.trim(self._idle_s)
+                    self.regions.trim()
+                    look = time.monotonic() + pause
+                    continue
             try:
                 told = self._told.get(timeout=timeout)
             except queue.Empty:
-                self.pool.trim(self._idle_s)
-                self.regions.trim()
                 continue
             is_closing = self._do(told) or is_closing
             if is_closing and self._is_unused() and self._end():
