@@ -136,6 +136,11 @@ struct topkd_client_info {
 TOPKD_API enum topkd_status topkd_client_info(struct topkd_client *client,
                                               struct topkd_client_info *info_p);
 
+/* Blocks until the session takes requests: at once, or when it has been renewed. Errors: those of a
+ * renewal, STALE_SESSION (not renewed in time, or no_renew is set), CLOSED. What is asked next may
+ * meet the next outage all the same. */
+TOPKD_API enum topkd_status topkd_client_wait(struct topkd_client *client, uint32_t timeout_ms);
+
 /* Round trip to the worker, without work. */
 TOPKD_API enum topkd_status topkd_ping(struct topkd_client *client, uint64_t *round_trip_ns_p);
 
@@ -410,6 +415,12 @@ TOPKD_API enum topkd_status topkd_select_start(struct topkd_client *client,
 TOPKD_API enum topkd_status topkd_select_stream(struct topkd_client *client,
                                                 const struct topkd_select_request *request,
                                                 void *stream, struct topkd_op **op_p);
+
+/* The same for a thread that must not wait, as that of an event loop: while the session is renewed
+ * it answers TIMEOUT at once, and nothing has been enqueued. Never blocks for the daemon. */
+TOPKD_API enum topkd_status topkd_select_stream_try(struct topkd_client *client,
+                                                    const struct topkd_select_request *request,
+                                                    void *stream, struct topkd_op **op_p);
 
 /* A descriptor that polls readable while finished operations wait to be taken by topkd_op_next.
  * Belongs to the client; only poll it. */

@@ -358,6 +358,21 @@ enum topkd_status topkd_client_info(struct topkd_client *client, struct topkd_cl
     return TOPKD_OK;
 }
 
+enum topkd_status topkd_client_wait(struct topkd_client *client, uint32_t timeout_ms)
+{
+    char *detail = fault_detail();
+    enum topkd_status status = client_check(client, detail);
+    if (status != TOPKD_OK) {
+        return status;
+    }
+    struct link *link;
+    uint64_t deadline_ns = client_deadline_ns(client, timeout_ms);
+    pthread_mutex_lock(&client->mutex);
+    status = call_await_link(client, deadline_ns, &link, detail);
+    pthread_mutex_unlock(&client->mutex);
+    return status;
+}
+
 struct ping {
     uint64_t sent_ns, answered_ns;
 };

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+/* A deadline that has always passed. */
+#define NO_WAIT UINT64_C(0)
+
 /* A stream that selections were ordered with, and its two timelines: `ready` is written by the
  * stream when scores are there, `done` by the worker when the result is. */
 struct stream {
@@ -56,13 +59,22 @@ static enum topkd_status stream_wait(const struct cuda *cuda, void *stream, cuda
 
 /* ---- Sessions and streams -------------------------------------------------------------------- */
 
-/* The present session, held, with its page ready for streams. Waits for a renewal. */
+/* The present session, held, with its page ready for streams. Waits for a renewal until the
+ * deadline; with NO_WAIT not at all. */
 static enum topkd_status hold_session(struct topkd_client *client, uint64_t deadline_ns,
                                       struct session **session_p, char *detail)
 {
     struct link *link;
+    enum topkd_status status;
     pthread_mutex_lock(&client->mutex);
-    enum topkd_status status = call_await_link(client, deadline_ns, &link, detail);
+    if (deadline_ns == NO_WAIT && !link_usable(client->link) && !client->closing &&
+        !client->ended) {
+        renew_wake(client);
+        status = fault(detail, TOPKD_E_TIMEOUT,
+                       "the session is being renewed: topkd_client_wait waits for it");
+    } else {
+        status = call_await_link(client, deadline_ns, &link, detail);
+    }
     struct session *session = client->session;
     if (status == TOPKD_OK) {
         session->num_refs++;
@@ -250,9 +262,10 @@ static enum topkd_status select_ordered(struct topkd_client *client, struct sess
     return TOPKD_OK;
 }
 
-enum topkd_status topkd_select_stream(struct topkd_client *client,
-                                      const struct topkd_select_request *request, void *stream,
-                                      struct topkd_op **op_p)
+/* Both ways of starting one. */
+static enum topkd_status select_in_stream(struct topkd_client *client,
+                                          const struct topkd_select_request *request, void *stream,
+                                          bool may_wait, struct topkd_op **op_p)
 {
     char *detail = fault_detail();
     enum topkd_status status = client_check(client, detail);
@@ -287,8 +300,8 @@ enum topkd_status topkd_select_stream(struct topkd_client *client,
     }
     struct session *session;
     struct stream *ordered;
-    status =
-        hold_session(client, client_deadline_ns(client, request->timeout_ms), &session, detail);
+    uint64_t deadline_ns = may_wait ? client_deadline_ns(client, request->timeout_ms) : NO_WAIT;
+    status = hold_session(client, deadline_ns, &session, detail);
     if (status != TOPKD_OK) {
         return status;
     }
@@ -303,6 +316,20 @@ enum topkd_status topkd_select_stream(struct topkd_client *client,
     }
     session_let_go(client, session);
     return status;
+}
+
+enum topkd_status topkd_select_stream(struct topkd_client *client,
+                                      const struct topkd_select_request *request, void *stream,
+                                      struct topkd_op **op_p)
+{
+    return select_in_stream(client, request, stream, true, op_p);
+}
+
+enum topkd_status topkd_select_stream_try(struct topkd_client *client,
+                                          const struct topkd_select_request *request, void *stream,
+                                          struct topkd_op **op_p)
+{
+    return select_in_stream(client, request, stream, false, op_p);
 }
 
 /* ---- Public: semaphores ---------------------------------------------------------------------- */

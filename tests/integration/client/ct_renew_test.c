@@ -389,6 +389,38 @@ static void ct_73_a_stream_of_requests_through_five_deaths(void **state)
     assert_false(has_buffers());
 }
 
+static void ct_74_a_session_is_waited_for(void **state)
+{
+    struct fake *fake = *state;
+    fake_start(fake, NULL);
+    struct topkd_client *client = fake_client(fake, NULL);
+    expect_ok(topkd_client_wait(client, 1));
+    fake_kill(fake);
+    enum topkd_status status = TOPKD_OK;
+    for (uint64_t end = now_ms() + WAIT_MS; status == TOPKD_OK && now_ms() < end;) {
+        status = topkd_client_wait(client, 10); /* OK until it has seen that nobody is there */
+    }
+    expect_status(TOPKD_E_STALE_SESSION, status);
+    expect_detail("not renewed in time", NULL);
+    fake_start(fake, NULL);
+    expect_ok(topkd_client_wait(client, WAIT_MS));
+    assert_int_equal(num_renewals(client), 1);
+    topkd_client_close(client);
+    expect_status(TOPKD_E_INVALID, topkd_client_wait(NULL, 1));
+
+    fake_kill(fake);
+    fake_start(fake, NULL);
+    client = fake_client(fake, &(struct topkd_client_options){.no_renew = true});
+    fake_kill(fake);
+    status = TOPKD_OK;
+    for (uint64_t end = now_ms() + WAIT_MS; status == TOPKD_OK && now_ms() < end;) {
+        status = topkd_client_wait(client, WAIT_MS);
+    }
+    expect_status(TOPKD_E_STALE_SESSION, status);
+    expect_detail("no_renew is set", NULL);
+    topkd_client_close(client);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fake_set_up, fake_tear_down)
@@ -407,6 +439,7 @@ int main(void)
         TEST(ct_71_a_region_whose_name_was_reused_is_not_taken_over),
         TEST(ct_72_a_result_outlives_its_session),
         TEST(ct_73_a_stream_of_requests_through_five_deaths),
+        TEST(ct_74_a_session_is_waited_for),
     };
     return cmocka_run_group_tests_name("ct_renew", tests, NULL, NULL);
 }
