@@ -204,7 +204,7 @@ class StreamPair:
         self.settle = client.synchronize
         self.settle()
         # The request as Python makes it; its call, which holds the tensors, stays open.
-        self._call, self._results = client._prepare(
+        self._call, self._results = client._selections.prepare(
             self.scores, None, options.k, "any", "any", False, False, None, None, None, None, None, None
         )
 

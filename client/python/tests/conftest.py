@@ -96,18 +96,28 @@ class Daemon:
 
     def stop_worker(self) -> None:
         """Returns when no thread of it runs any more."""
-        threads = Path(f"/proc/{self.worker()}/task")
-        os.kill(self.worker(), signal.SIGSTOP)
+        self._halt(self.worker())
+
+    def stop_supervisor(self) -> None:
+        """The same: no worker that dies is replaced."""
+        self._halt(self.process.pid)
+
+    def _halt(self, pid: int) -> None:
+        threads = Path(f"/proc/{pid}/task")
+        os.kill(pid, signal.SIGSTOP)
         end = time.monotonic() + 30
         while any(
             (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
             for thread in threads.iterdir()
         ):
-            assert time.monotonic() < end, "the worker does not stop"
+            assert time.monotonic() < end, f"process {pid} does not stop"
             time.sleep(0.001)
 
     def continue_worker(self) -> None:
         os.kill(self.worker(), signal.SIGCONT)
+
+    def continue_supervisor(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="session")

@@ -163,5 +163,15 @@ def test_close_ends_what_is_awaited(daemon: Daemon, rng: Any) -> None:
         client.close()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, (np.ndarray, topkd.errors.CancelledError))
+        # While some wait for their turn.
+        client = topkd.Client(daemon.url)
+        shared = client.empty(scores.shape)
+        shared[:] = scores
+        tasks = [asyncio.create_task(client.aselect(shared, k=2048)) for _ in range(60)]
+        await asyncio.sleep(0)
+        client.close()
+        kinds = (np.ndarray, topkd.errors.CancelledError, topkd.errors.ClosedError)
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, kinds)
 
     asyncio.run(run())

@@ -25,7 +25,7 @@ class Loops:
         self._watching[loop] = num + 1
         self._session.num_awaiting += 1
         if num == 0:
-            loop.add_reader(self._fd, self._readable, loop)
+            loop.add_reader(self._fd, self._readable)
 
     def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
         """One less; without the lock, in the loop's thread."""
@@ -38,18 +38,6 @@ class Loops:
             self._session.num_awaiting -= 1
         self._session.look()
 
-    def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
-        session = self._session
-        # Another thread may hold the lock while it waits for a renewed session: no waiting here.
-        if not session.lock.acquire(blocking=False):
-            loop.remove_reader(self._fd)
-            loop.call_later(PAUSE_S, self._watch_again, loop)
-            return
-        try:
-            session.reap()
-        finally:
-            session.lock.release()
-
-    def _watch_again(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop in self._watching:
-            loop.add_reader(self._fd, self._readable, loop)
+    def _readable(self) -> None:
+        with self._session.lock:
+            self._session.reap()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes as c
 import sys
-import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from . import _abi, _array, _cuda, _tensors, _torch_calls
-from ._buffers import Buffer
-from ._call import Call, Results, choice, outputs, positive, timeout_ms
-from ._aio import PAUSE_S, Loops
+from ._call import timeout_ms
 from ._lane import Lane, check_request, read_options
 from ._recent import RecentCalls
-from ._session import Op, Session
+from ._select import Selections
+from ._session import Session
 from .errors import from_status, invalid, named
-
-_U32_MAX = 0xFFFFFFFF
 
 
 class Client:
@@ -75,10 +70,10 @@ class Client:
             no_renew=not renew,
         )
         self._session = Session(options, idle_regions, idle_timeout)
-        self._staging = not self._session.is_cuda if staging is None else staging
         self._recent = RecentCalls()
         self._short_way: tuple[_torch_calls.Select, _torch_calls.Note] | None = None
-        self._loops = Loops(self._session)
+        may_stage = not self._session.is_cuda if staging is None else staging
+        self._selections = Selections(self._session, may_stage)
         # Not at exit: arrays may be used to the very end, and the daemon notices ours.
         self._finalizer = weakref.finalize(self, self._session.close, False)
         self._finalizer.atexit = False
@@ -301,20 +296,20 @@ class Client:
                     return result
         session.enter()
         try:
-            call, results = self._prepare(
+            call, results = self._selections.prepare(
                 scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
                 row_offsets, out, stream, timeout,
             )
             if call.request.rows == 0:
                 call.close()
             elif session.is_cuda:
-                self._enqueue(call, is_waiting=_tensors.is_unordered(scores))
+                self._selections.enqueue(call, is_waiting=_tensors.is_unordered(scores))
                 if options is not None and "torch" in sys.modules:
                     if self._short_way is None:
                         self._short_way = _torch_calls.make_short_way(session)
                     self._short_way[1](call, scores, options)
             else:
-                self._block(call.request, call.buffers)
+                self._selections.block(call)
                 if options is not None:
                     shape = tuple(results.indices.shape)
                     self._recent.note(session, scores, options, call, shape)
@@ -340,30 +335,18 @@ class Client:
         timeout: float | None = None,
     ) -> Any:
         """As ``select``, awaited: returns when the result is written and its status known, on a GPU
-        too. The event loop is not blocked; many selections may be in flight. A task that is cancelled
-        cancels its selection."""
-        session = self._session
-        session.enter()
-        try:
-            call, results = self._prepare(
-                scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
-                row_offsets, out, stream, timeout,
-            )
-            if call.request.rows == 0:
-                call.close()
-                return results.take()
-            loop = asyncio.get_running_loop()
-            future = loop.create_future()
-            op = await self._start(call, future, loop)
-        finally:
-            session.leave()
-        try:
-            await future
-        except BaseException:
-            self._cancel(op)
-            raise
-        finally:
-            self._loops.unwatch(loop)
+        too. The event loop is not blocked; many selections may be in flight. On a GPU memory that is
+        new to the daemon is registered in another thread meanwhile, and a session that is being renewed
+        is waited for like room in it. A task that is cancelled cancels its selection."""
+        call, results = await self._selections.prepare_beside(
+            scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
+            row_offsets, out, stream, timeout,
+        )
+        if call.request.rows == 0:
+            call.close()
+        else:
+            op = await self._selections.start(call)
+            await self._selections.end_of(op)
         return results.take()
 
     def lane(
@@ -418,7 +401,7 @@ class Client:
                 raise named(
                     "UNSUPPORTED", "lanes are for CUDA graphs, and the session's device is the CPU"
                 )
-            call, results = self._prepare(
+            call, results = self._selections.prepare(
                 scores, lengths, k, order, ties, deterministic, values, page_table, page_size,
                 row_offsets, out, None, timeout, is_lane=True,
             )
@@ -453,152 +436,3 @@ class Client:
             self._session.raise_failure()
         finally:
             self._session.leave()
-
-    # ---- Parts of the above ----------------------------------------------------------------------
-
-    def _block(self, request: Any, buffers: list[Buffer]) -> None:
-        """On the CPU device: until the result is written."""
-        session = self._session
-        status = session.library.topkd_select(
-            session.handle, c.byref(request), c.byref(_abi.SelectResult())
-        )
-        if status != 0:
-            error = from_status(status)
-            for buffer in buffers:  # the worker may still be writing there
-                buffer.is_spoiled = True
-            raise error
-
-    def _prepare(
-        self, scores: Any, lengths: Any, k: int, order: str, ties: str, deterministic: bool,
-        values: bool, page_table: Any, page_size: int | None, row_offsets: Any, out: Any,
-        stream: Any, timeout: float | None, is_lane: bool = False,
-    ) -> tuple[Call, Results]:
-        session = self._session
-        tensor = _tensors.read(scores, "scores")
-        is_staging = self._staging and not is_lane
-        call = Call(session, is_staging, self._stream(tensor, stream), is_lane)
-        request = call.request
-        try:
-            shape = _set_scores(call, tensor)
-            rows = request.rows
-            request.k = positive(k, "k")
-            if k == 0:
-                raise invalid("k is 0: 1 ... 16384")
-            if order != "any":
-                request.order = choice(order, _abi.ORDERS, "order")
-            if ties != "any":
-                request.ties = choice(ties, _abi.TIES, "ties")
-            if deterministic:
-                request.deterministic = True
-            if timeout is not None:
-                request.timeout_ms = timeout_ms(timeout)
-            if lengths is not None:
-                call.set_lengths(lengths, rows)
-            if page_table is not None or page_size is not None:
-                call.set_page_table(page_table, page_size, rows)
-            if row_offsets is not None:
-                call.set_row_offsets(row_offsets, rows)
-            return call, outputs(call, tensor, (*shape, request.k), values, out)
-        except BaseException:
-            call.close()
-            raise
-
-    def _stream(self, tensor: _tensors.Tensor, stream: Any) -> int:
-        if not self._session.is_cuda:
-            if stream is not None:
-                raise invalid("stream: the session's device is the CPU, it has none")
-            return 0
-        if stream is not None:
-            return _tensors.stream_handle(stream)
-        return _tensors.current_stream(tensor) if tensor.cuda >= 0 else 0
-
-    def _enqueue(self, call: Call, is_waiting: bool) -> None:
-        """Starts a selection in its stream; waits for earlier ones where too many are in flight, and
-        for itself where the caller's framework would not see the stream's order."""
-        session = self._session
-        try:
-            while True:
-                with session.lock:
-                    session.reap()
-                    session.raise_failure()
-                    op = self._try_stream(call)
-                    if op is not None and is_waiting:
-                        session.hold(op)
-                if op is not None:
-                    break
-                if not session.wait_one():
-                    time.sleep(PAUSE_S)  # other threads' own
-        finally:
-            call.close()
-        if is_waiting:
-            session.wait(op, None)
-            error = session.finish(op)
-            if error is not None:
-                raise error
-
-    def _try_stream(self, call: Call) -> Op | None:
-        """With the session's lock. None: as many are in flight as may be."""
-        session = self._session
-        pointer = c.c_void_p()
-        status = session.library.topkd_select_stream(
-            session.handle, c.byref(call.request), call.stream, c.byref(pointer)
-        )
-        return self._note(call, status, pointer)
-
-    def _note(self, call: Call, status: int, pointer: c.c_void_p) -> Op | None:
-        session = self._session
-        if status != 0:
-            error = from_status(status)
-            if error.name == "TOPKD_E_BUSY" and session.ops:
-                return None
-            raise error
-        op = Op(pointer.value or 0, call.keep, call.buffers)
-        session.ops[op.pointer] = op
-        return op
-
-    def _cancel(self, op: Op) -> None:
-        session = self._session
-        with session.lock:
-            mine = session.ops.pop(op.pointer, None) is op
-        if mine:
-            session.finish(op)
-
-    # ---- asyncio ---------------------------------------------------------------------------------
-
-    async def _start(self, call: Call, future: Any, loop: asyncio.AbstractEventLoop) -> Op:
-        session = self._session
-        pointer = c.c_void_p()
-        try:
-            while True:
-                with session.lock:
-                    session.reap()
-                    if session.is_cuda:
-                        op = self._try_stream(call)
-                    else:
-                        status = session.library.topkd_select_start(
-                            session.handle, c.byref(call.request), None, c.byref(pointer)
-                        )
-                        op = self._note(call, status, pointer)
-                    if op is not None:
-                        op.future, op.loop = future, loop
-                        self._loops.watch(loop)
-                        return op
-                await asyncio.sleep(PAUSE_S)
-        finally:
-            call.close()
-
-
-def _set_scores(call: Call, tensor: _tensors.Tensor) -> tuple[int, ...]:
-    """Places the scores; returns the rows as a shape, () for one row without a dimension."""
-    request = call.request
-    scores = _tensors.Scores(tensor)
-    if not 0 < scores.width <= _U32_MAX or scores.rows > _U32_MAX:
-        raise invalid(f"scores: shape {tuple(tensor.shape)}: rows have at least 1 score, and no size "
-                      f"is above {_U32_MAX}")
-    request.dtype = scores.dtype
-    request.rows = scores.rows
-    request.width = scores.width
-    call.hold(tensor)
-    if scores.rows > 0:
-        call.place(request.scores, tensor, scores.stride, "scores")
-    return scores.shape

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from . import _abi, _tensors
-from ._call import Call, Results
+from ._call import Call
+from ._results import Results
 from ._session import Session
 from .errors import from_status, invalid, named
 

@@ -9,7 +9,8 @@ from numbers import Integral
 from typing import Any
 
 from . import _abi, _array, _cuda, _fork, _tensors
-from ._call import choice, clamp, empty_beside, host_lengths, positive, read_out, split_out
+from ._call import choice, clamp, host_lengths, positive
+from ._results import empty_beside, read_out, split_out
 from ._library import selector_library
 from ._tensors import Tensor
 from .errors import invalid, named

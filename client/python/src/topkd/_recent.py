@@ -20,7 +20,8 @@ from typing import Any
 
 from . import _abi, _fork
 from ._buffers import Buffer, size_class
-from ._call import Call, num_bytes
+from ._call import Call
+from ._results import num_bytes
 from ._session import Session
 from .errors import from_status
 

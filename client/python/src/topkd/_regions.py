@@ -74,18 +74,33 @@ class Regions:
         return len(self._map) + len(self._others)
 
     def acquire(self, tensor: Tensor, is_output: bool) -> Region:
-        """The region of a tensor; ``release`` it once the request that names it is on its way."""
+        """The region of a tensor; ``release`` it once the request that names it is on its way.
+        Waits for the daemon where the memory is not registered yet."""
+        key = self._key_of(tensor)
+        region = self._find(key, is_output)
+        if region is None:
+            _refuse_capture(tensor)
+            region = self._make(key, tensor, is_output)
+        return self._watched(region, tensor)
+
+    def try_acquire(self, tensor: Tensor, is_output: bool) -> Region | None:
+        """The same without waiting; None: ``acquire`` it in another thread."""
+        region = self._find(self._key_of(tensor), is_output)
+        if region is None:
+            _refuse_capture(tensor)  # of the stream that is current here
+            return None
+        return self._watched(region, tensor)
+
+    def _key_of(self, tensor: Tensor) -> Key:
         allocation = _abi.Allocation()
-        span = tensor.span()
         status = self._library.topkd_cuda_allocation(
-            self._client, tensor.pointer, span, c.byref(allocation)
+            self._client, tensor.pointer, tensor.span(), c.byref(allocation)
         )
         if status != 0:
             raise from_status(status)
-        key = (allocation.base or 0, allocation.size_bytes, allocation.id)
-        region = self._find(key, is_output)
-        if region is None:
-            region = self._make(key, tensor, span, is_output)
+        return (allocation.base or 0, allocation.size_bytes, allocation.id)
+
+    def _watched(self, region: Region, tensor: Tensor) -> Region:
         if tensor.framework == "torch":
             self._watch(region, tensor.owner)
         return region
@@ -121,14 +136,13 @@ class Regions:
 
     # ---- Making one ------------------------------------------------------------------------------
 
-    def _make(self, key: Key, tensor: Tensor, span: int, is_output: bool) -> Region:
+    def _make(self, key: Key, tensor: Tensor, is_output: bool) -> Region:
         with self._making:
             region = self._find(key, is_output)  # another thread may have been faster
             if region is not None:
                 return region
-            _refuse_capture(tensor)
             access = _abi.ACCESS_READ_WRITE if is_output else _abi.ACCESS_READ
-            base, handle = self._register(key, tensor, span, access)
+            base, handle = self._register(key, tensor, access)
             region = Region(key, base, handle, is_output)
             region.users = 1
             with self._lock:
@@ -141,10 +155,10 @@ class Regions:
             self._tell(("look",))
             return region
 
-    def _register(self, key: Key, tensor: Tensor, span: int, access: int) -> tuple[int, int]:
+    def _register(self, key: Key, tensor: Tensor, access: int) -> tuple[int, int]:
         """The whole allocation; where that is beyond a limit, the tensor's own part of it."""
         error: Error | None = None
-        for base, size in ((key[0], key[1]), (tensor.pointer, span)):
+        for base, size in ((key[0], key[1]), (tensor.pointer, tensor.span())):
             for attempt in range(BUSY_ATTEMPTS + 2):
                 handle = c.c_void_p()
                 status = self._library.topkd_region_register_cuda(

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from . import _abi, _fork
@@ -20,6 +21,7 @@ from ._regions import Regions
 from .errors import Error, from_status, named
 
 
+TIMEOUT_MS = 10_000  # of a client without its own: topkd_client_options in topkd.h
 LOOK_S = 1.0  # choice: between two looks of the janitor at what is kept, at most
 
 
@@ -53,10 +55,12 @@ class Session:
         self.outstanding_max = info.outstanding_max
         self.staged_bytes = 0
         self.failures: deque[Error] = deque(maxlen=64)
+        self.timeout_s = (options.timeout_ms or TIMEOUT_MS) / 1e3
         self.ops: dict[int, Op] = {}
         self.waited: dict[int, Op] = {}  # those that a thread is in `wait` for; not in `ops`
         self.lanes: dict[int, Any] = {}  # handle: the call that holds tensors and regions
-        self.lock = threading.Lock()  # over the start of an operation and its entry into `ops`
+        # Over the start of an operation and its entry into `ops`; never while the daemon is waited for.
+        self.lock = threading.Lock()
         self._idle_s = idle_s
         # What the janitor is told comes through here; put() may be called anywhere.
         self._told: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -104,6 +108,20 @@ class Session:
         with self.lock:
             self._num_calls -= 1
         self.look()
+
+    def within(self, work: Callable[[], None]) -> None:
+        """For work in another thread: the C client is not closed meanwhile."""
+        self.enter()
+        try:
+            work()
+        finally:
+            self.leave()
+
+    def await_renewal(self, seconds: float) -> None:
+        """Blocks until the session takes requests; raises what keeps it from that."""
+        status = self.library.topkd_client_wait(self.handle, max(1, int(seconds * 1000)))
+        if status != 0:
+            raise from_status(status)
 
     def look(self) -> None:
         """Somebody has let go of something: perhaps it was the last that a close waits for."""

@@ -24,7 +24,7 @@ from ._session import Op, Session
 from .errors import from_status
 
 TEMPLATES_MAX = 64  # choice: sets of options that a client remembers
-_BUSY = "TOPKD_E_BUSY"
+_LATER = ("TOPKD_E_BUSY", "TOPKD_E_TIMEOUT")  # too many in flight, or the session is renewed
 
 # select(scores, lengths, page_table, row_offsets, out, options): the result, or None: the long way.
 Select = Callable[..., Any]
@@ -63,7 +63,7 @@ def make_short_way(session: Session) -> tuple[Select, Note]:
     allocation_ref, pointer_ref = c.byref(allocation), c.byref(pointer)
     find = session.library["topkd_cuda_allocation"]
     find.argtypes = [c.c_void_p, c.c_void_p, c.c_uint64, c.c_void_p]
-    start = session.library["topkd_select_stream"]
+    start = session.library["topkd_select_stream_try"]
     start.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p]
 
     # Where a request has its tensors: region, offset and stride in a row.
@@ -192,8 +192,8 @@ def make_short_way(session: Session) -> tuple[Select, Note]:
                 status = start(handle, request_ref, stream, pointer_ref)
             if status != 0:
                 error = from_status(status)
-                if error.name == _BUSY and ops:
-                    return None  # the long way waits for others
+                if error.name in _LATER:
+                    return None  # the long way waits
                 raise error
             address = pointer.value or 0
             # Nothing to keep: PyTorch's memory is handed out again in the order of its stream.

@@ -116,7 +116,7 @@ def test_the_short_way_is_the_same(
         step(9, 5000, kind)
         gpu_client.synchronize()
         with monkeypatch.context() as patch:
-            patch.setattr(gpu_client, "_prepare", refuse)
+            patch.setattr(gpu_client._selections, "prepare", refuse)
             step(9, 5000, kind)
             step(1, 3000, kind)
             step(4, 777, kind)

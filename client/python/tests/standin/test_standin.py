@@ -211,6 +211,77 @@ def test_asyncio_knows_when_a_stream_is_there(client: topkd.Client, rng: Any) ->
     assert client.stats()["in_flight"] == 0
 
 
+def test_the_loop_turns_while_a_session_is_renewed(rng: Any) -> None:
+    """A supervisor that stands still brings no new worker. The loop turns all the same: for known
+    memory, for memory to be registered and made, beside a thread that waits, and for a task that is
+    cancelled."""
+    gpu.enter()
+    daemon = Daemon("--device", gpu.UUID)
+    has_turned, was_let_go = threading.Event(), threading.Event()
+    scores = [gpu.Tensor(gpu.alloc(MIB), (2, 500), stream=gpu.Stream()) for _ in range(4)]
+    for one in scores:
+        draw(rng, one)
+    outs = [gpu.Tensor(gpu.alloc(4096), (2, 8), "<i4") for _ in range(3)]
+
+    def let_go() -> None:
+        """Whoever waits for the session in the loop's thread is freed, late, to fail below."""
+        if not has_turned.wait(20):
+            was_let_go.set()
+            daemon.continue_supervisor()
+
+    async def lose(client: topkd.Client) -> None:
+        """Returns when the client knows that its worker is gone."""
+        for one, out in zip(scores, outs):
+            await client.aselect(one, k=8, out=out)
+        daemon.stop_worker()
+        lost = asyncio.create_task(client.aselect(scores[0], k=8, out=outs[0]))
+        await asyncio.sleep(0)
+        assert client.stats()["in_flight"] == 1
+        daemon.stop_supervisor()
+        daemon.kill_worker()
+        with pytest.raises(topkd.Error):
+            await lost
+
+    async def run(client: topkd.Client) -> None:
+        await lose(client)
+        freer = threading.Thread(target=let_go)
+        beside = threading.Thread(target=client.select, args=(scores[1],), kwargs={"k": 8, "out": outs[1]})
+        freer.start()
+        beside.start()
+        try:
+            tasks = [
+                asyncio.create_task(client.aselect(scores[2], k=8, out=outs[2])),
+                asyncio.create_task(client.aselect(scores[3], k=8)),
+                asyncio.create_task(client.aselect(gpu.Tensor(gpu.alloc(MIB), (2, 500)), k=8)),
+            ]
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert not was_let_go.is_set(), "the loop stood still until the worker came back"
+            assert not any(task.done() for task in tasks) and beside.is_alive()
+            tasks[2].cancel()
+            await asyncio.wait(tasks[2:])
+            assert tasks[2].cancelled()
+            assert not was_let_go.is_set(), "a cancelled task waited for the worker"
+        finally:
+            has_turned.set()
+            freer.join()
+            daemon.continue_supervisor()
+        assert await tasks[0] is outs[2]
+        check(scores[3].host, gpu.host(await tasks[1]))
+        check(scores[2].host, outs[2].host)
+        await asyncio.get_running_loop().run_in_executor(None, beside.join)
+        client.synchronize()
+        check(scores[1].host, outs[1].host)
+
+    try:
+        with topkd.Client(daemon.url, timeout=60) as client:
+            asyncio.run(run(client))
+            client.trim()
+            assert client.stats()["regions"] == 0  # nobody holds what was registered beside
+    finally:
+        daemon.stop()
+
+
 def test_a_wait_that_meets_another_threads_look(
     client: topkd.Client, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

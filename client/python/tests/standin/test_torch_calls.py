@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -31,13 +32,13 @@ class Counted:
 
     def __init__(self, client: topkd.Client, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client, self.num_long = client, 0
-        prepare = client._prepare
+        prepare = client._selections.prepare
 
         def counting(*arguments: Any, **named: Any) -> Any:
             self.num_long += 1
             return prepare(*arguments, **named)
 
-        monkeypatch.setattr(client, "_prepare", counting)
+        monkeypatch.setattr(client._selections, "prepare", counting)
 
     def select(self, *arguments: Any, **named: Any) -> Any:
         result = self.client.select(*arguments, **named)
@@ -102,6 +103,19 @@ def test_the_second_of_a_kind_goes_the_short_way(counted: Counted, rng: Any) -> 
                 assert result is part["out"] or result == part["out"]
         # New outputs lie in memory that is registered first, by the long way.
         assert counted.num_long == (1 if "out" in kind else 3), f"kind {number}: {kind}"
+
+
+def test_new_outputs_of_an_event_loop(counted: Counted, rng: Any) -> None:
+    """Each lies in an allocation of its own, which another thread registers; nothing is made twice."""
+    scores = scores_of(rng, 5, 2000)
+
+    async def run() -> None:
+        for _ in range(3):
+            indices, values = await counted.client.aselect(scores, k=32, values=True)
+            check(scores.host, indices.host, values=values.host)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert counted.client.stats()["registrations"] == 1 + 3 * 2
 
 
 def _first(value: Any, rows: int) -> Any:
