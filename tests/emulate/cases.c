@@ -15,10 +15,16 @@
 
 struct cases_policies cases_policies;
 static char where[96];
+static const char *among; /* NULL: all */
 
 const char *cases_where(void)
 {
     return where;
+}
+
+bool cases_are_left_out(const struct cases_policy *policy)
+{
+    return among != NULL && strcmp(among, topk_family_name(policy->family)) != 0;
 }
 
 /* Says where and what, and ends the program with 3; from handlers of signals. */
@@ -120,8 +126,8 @@ int cases_main(const struct cases_program *program, int argc, char **argv)
                     (strcmp(argv[i], "--seconds") == 0 && number_of(value, &seconds)) ||
                     (strcmp(argv[i], "--first") == 0 && number_of(value, &first)) ||
                     (program->option != NULL && program->option(argv[i], value));
-        if (!good && strcmp(argv[i], "--family") == 0) {
-            only = value;
+        if (!good && (strcmp(argv[i], "--family") == 0 || strcmp(argv[i], "--among") == 0)) {
+            *(argv[i][2] == 'f' ? &only : &among) = value;
             good = true;
         }
         if (!good) {

@@ -18,7 +18,8 @@
     "  --cases N      so many cases from --first on (100), the same each time\n"                   \
     "  --seconds N    cases until so much time has passed\n"                                       \
     "  --first N      the number of the first case (0)\n"                                          \
-    "  --family NAME  plain, row, tiles, split or cluster alone\n"
+    "  --family NAME  plain, row, tiles, split or cluster alone\n"                                 \
+    "  --among NAME   of the cases of all families those of one, with their numbers\n"
 
 /* A policy, how often it was tried, and what programs count of it. */
 struct cases_policy {
@@ -48,6 +49,9 @@ extern struct cases_policies cases_policies;
 /* Runs what the command line asks for; the program's exit code: 0 all cases held, 1 one did not, 2
  * usage, 3 one did not end or left its memory, which ends the program with a line that names it. */
 int cases_main(const struct cases_program *program, int argc, char **argv);
+
+/* Whether --among passes over the cases of this policy; a program's `run` then does nothing. */
+bool cases_are_left_out(const struct cases_policy *policy);
 
 /* The case at hand and the seed. */
 const char *cases_where(void);

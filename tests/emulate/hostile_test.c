@@ -109,6 +109,9 @@ static bool run_numbered(uint64_t number)
     /* A few cases meet most families: neighbours in the list are policies of one. */
     const uint64_t step = cases_policies.num % POLICY_STEP == 0 ? 1 : POLICY_STEP;
     struct cases_policy *policy = &cases_policies.list[number * step % cases_policies.num];
+    if (cases_are_left_out(policy)) {
+        return true;
+    }
     struct gpu_spec spec;
     struct topk_plan plan;
     char what[ORACLE_DETAIL_SIZE] = "no shape that the policy serves was drawn", inputs[160];
