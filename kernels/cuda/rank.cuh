@@ -276,9 +276,9 @@ static __device__ __forceinline__ uint32_t first_shift(uint32_t low)
 }
 
 /*
- * Narrows [low, high] to the keys of a source that occur in it; at least one does. Two barriers,
- * and the caller passes another before the next call. A plateau is found so at once, where
- * histograms would take one round for every 11 bits.
+ * Narrows [low, high] to the keys of a source that occur in it; at least one does (else the range
+ * becomes [low - 1, low]). Two barriers, and the caller passes another before the next call. A
+ * plateau is found so at once, where histograms would take one round for every 11 bits.
  */
 template <int THREADS, class Source>
 static __device__ __forceinline__ void find_range(const Source &source, uint32_t *low_p,
@@ -383,7 +383,7 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
         const struct rank_bin found = find_rank<THREADS>(bins, shared, need);
         clear_bins<THREADS>(bins);
         if (found.total < need) { /* the proposed range was too high */
-            if (low == KEY_NAN) { /* or the source changed: all that is left of it */
+            if (low <= KEY_NAN) { /* or the source changed: all that is left, if anything */
                 cut = {low, need, true};
                 break;
             }

@@ -18,9 +18,8 @@
 #define ALLOW(begin, bytes) ((void)(begin), (void)(bytes))
 #endif
 
-#define FILLED 0x5c    /* beside what may be written */
-#define WORKSPACE 0xa5 /* nothing may depend on what a workspace held before */
-#define GAP_MAX 4      /* entries between the results of two rows */
+#define FILLED 0x5c /* beside what may be written */
+#define GAP_MAX 4   /* entries between the results of two rows */
 
 /* ---- memory at the edge ---------------------------------------------------------------------- */
 
@@ -130,6 +129,16 @@ static void extras_init(struct hostile *hostile)
     }
 }
 
+/* Nothing may depend on what a workspace held before: words that count few or many, or anything. */
+static void workspace_fill(struct inputs_rng *rng, const struct edge *edge)
+{
+    for (size_t at = 0; at + sizeof(uint32_t) <= edge->size_bytes; at += sizeof(uint32_t)) {
+        const uint64_t drawn = inputs_rng_next(rng);
+        const uint32_t word = (uint32_t)drawn >> (drawn >> 32 & 1 ? 20 : 0);
+        memcpy(edge->at + at, &word, sizeof(word));
+    }
+}
+
 static void *copy_of(const void *memory, size_t size_bytes)
 {
     void *copy = malloc(size_bytes);
@@ -172,7 +181,7 @@ void hostile_init(const struct gpu_spec *spec, const struct topk_plan *plan, uin
     outputs_init(hostile);
     extras_init(hostile);
     edge_init(&hostile->rng, (size_t)plan->workspace_bytes, 256, &hostile->workspace);
-    memset(hostile->workspace.at, WORKSPACE, hostile->workspace.size_bytes);
+    workspace_fill(&hostile->rng, &hostile->workspace);
     edge_init(&hostile->rng, sizeof(*args), 16, &hostile->descriptor);
     memcpy(hostile->descriptor.at, args, sizeof(*args));
     hostile->d_args = (const struct topk_args *)(void *)hostile->descriptor.at;

@@ -16,13 +16,13 @@
 #include "cases.h"
 #include "emulate.h"
 #include "hostile.h"
+#include "plan/policy.h"
 #include "select_gpu.h"
 
 #include <stdlib.h>
 
 #define DRAWS_MAX 400 /* of a shape, until one is served */
 #define CASE_MAX_S 60 /* computed; a case takes a tenth of a second to a few */
-#define HOSTILE_LAUNCHES 2
 #define POLICY_STEP 5 /* a prime */
 
 static const char usage[] =
@@ -30,7 +30,8 @@ static const char usage[] =
     "Selections from memory that changes while it is read, on the model of a GPU.\n" CASES_USAGE
     "TOPKD_TEST_SEED draws other cases; TOPKD_EMULATE_DEVICE chooses the device.\n";
 
-/* Few rows and many, narrow and wide; of tiles more rows than blocks, so long that they are cut. */
+/* Few rows and many, narrow and wide; where rows are to be shared by blocks mostly a few more than
+ * there are blocks, or fewer. */
 static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family)
 {
     static const int32_t ks[] = {1, 7, 64, 300, 1024, 2047, 2048, 2048};
@@ -44,6 +45,11 @@ static struct gpu_spec draw_spec(struct inputs_rng *rng, enum topk_family family
     spec.inputs.seed = inputs_rng_next(rng);
     spec.inputs.width = 1 + (int32_t)inputs_rng_below(rng, ends[inputs_rng_below(rng, 6)]);
     spec.inputs.num_rows = 1 + (int32_t)inputs_rng_below(rng, spec.inputs.width > 9000 ? 6 : 24);
+    if (family == TOPK_FAMILY_TILES && inputs_rng_below(rng, 3) != 0) {
+        spec.inputs.num_rows = 5 + (int32_t)inputs_rng_below(rng, 6);
+    } else if (family == TOPK_FAMILY_SPLIT && inputs_rng_below(rng, 3) != 0) {
+        spec.inputs.num_rows = 1 + (int32_t)inputs_rng_below(rng, 2);
+    }
     spec.lengths = (enum inputs_lengths)inputs_rng_below(rng, INPUTS_LENGTHS_COUNT - 1);
     spec.options.order = (enum topk_order)inputs_rng_below(rng, 3);
     spec.options.ties = (enum topk_ties)inputs_rng_below(rng, 2);
@@ -78,12 +84,15 @@ static void enqueue(const struct topk_plan *plan, const struct hostile *hostile,
     CHECK_CUDA(cudaDeviceSynchronize());
 }
 
-/* As a server does it: prepared once, hostile selections; then an honest one, and one after the
- * workspace was prepared again. */
-static bool run_case(const struct topk_plan *plan, struct hostile *hostile, bool *inexact_p,
-                     char *what)
+/* As a server does it: prepared once, so many hostile selections, of the request as it was or as
+ * the one before left it; then an honest one, and one after the workspace was prepared again. */
+static bool run_case(const struct topk_plan *plan, struct hostile *hostile, int launches,
+                     bool *inexact_p, char *what)
 {
-    for (int i = 0; i < HOSTILE_LAUNCHES; i++) {
+    for (int i = 0; i < launches; i++) {
+        if (inputs_rng_below(&hostile->rng, 2) == 0) {
+            hostile_restore(hostile);
+        }
         emulate_on_switch(hostile_meddle, hostile);
         enqueue(plan, hostile, i == 0);
         emulate_on_switch(NULL, NULL);
@@ -101,6 +110,24 @@ static bool run_case(const struct topk_plan *plan, struct hostile *hostile, bool
     enqueue(plan, hostile, true);
     return oracle_check(&hostile->args, &hostile->spec.options, what) &&
            hostile_is_within(hostile, what);
+}
+
+/* Mostly rows are cut anywhere, however short: the planner moves cuts to the ends of such rows, and
+ * makes larger parts. */
+static void draw_cuts(struct inputs_rng *rng, struct topk_plan *plan)
+{
+    const bool stream = plan->family == TOPK_FAMILY_TILES || plan->family == TOPK_FAMILY_SPLIT;
+    if (stream && inputs_rng_below(rng, 4) != 0) {
+        plan->parameters[TOPK_PARAMETER_SNAP] = 1024 * (int32_t)inputs_rng_below(rng, 8);
+        plan->parameters[TOPK_PARAMETER_PART_SCORES] =
+            1024 * (1 + (int32_t)inputs_rng_below(rng, 4));
+    }
+}
+
+/* What a selection leaves in the workspace of those whose rows lie in several blocks adds up. */
+static int launches_of(enum topk_family family)
+{
+    return family == TOPK_FAMILY_TILES || family == TOPK_FAMILY_SPLIT ? 6 : 2;
 }
 
 static bool run_numbered(uint64_t number)
@@ -130,9 +157,10 @@ static bool run_numbered(uint64_t number)
             printf("%s\n", what);
             exit(2);
         }
+        draw_cuts(&rng, &plan);
         emulate_seed(inputs_rng_next(&rng));
         hostile_init(&spec, &plan, inputs_rng_next(&rng), &hostile);
-        good = run_case(&plan, &hostile, &inexact, what);
+        good = run_case(&plan, &hostile, launches_of(policy->family), &inexact, what);
         hostile_fini(&hostile);
         policy->num_served++;
         policy->num_inexact += inexact ? 1 : 0;
