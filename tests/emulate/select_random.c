@@ -205,7 +205,8 @@ static bool run_numbered(uint64_t number)
     const bool misled =
         served && plan.plan.sample_stride > 0 && (always_misled || inputs_rng_below(&rng, 10) == 0);
     if (misled) {
-        spec.inputs.family = INPUTS_CLUSTERED; /* below 2 */
+        /* Below 2; of the second few are above a plateau, by which candidates are cut. */
+        spec.inputs.family = inputs_rng_below(&rng, 2) == 0 ? INPUTS_CLUSTERED : INPUTS_ONE_BIT;
     }
     char what[ORACLE_DETAIL_SIZE] = "no shape that the policy serves was drawn";
     struct topk_routes routes = {0};
