@@ -1,104 +1,172 @@
 #!/usr/bin/env bash
-# Do the tests on the model see faults in the kernels? Makes each fault below in a copy of the
-# kernels, compiles and runs emulate_random with it, and tells who saw it: the oracle (a wrong
-# answer), the model (an error that it reports) or a signal. For developers: minutes of computing.
+# Do the tests on the model see faults in the kernels? Makes each fault of faults.txt in a copy of
+# the kernels, compiles it and runs what ctest runs, as far as it concerns the fault's family; then,
+# if that saw nothing, a longer run. Tells who saw the fault: the oracle (a wrong answer), the model
+# (an error that it reports) or a signal. For developers: a minute of computing a fault.
 #
-#   tests/emulate/mutate.sh [--cases N] [NAME...]
+#   tests/emulate/mutate.sh [--cases N] [--jobs N] [NAME...]
 #
-# Exit code: 0 all faults were seen, 1 one was not, 2 usage, or a fault that can no longer be made.
+# --cases: of the longer run (200). --jobs: compilers at once (1). NAME: only these faults; a
+# pattern of the shell. TMPDIR is where the copy is made.
+#
+# Exit code: 0 all faults were seen as faults.txt says, 1 one was not, 2 usage, or a fault that can
+# no longer be made.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
 cases=200
-
-# name | family, and "misled" where rows are to mislead the sample | file | what stands there (a basic regular expression, in one line) | in its place
-faults=$(cat <<'END'
-barrier_after_counts|row|rank.cuh|        count_keys(source, low, high, shift, bins);\n        block_sync<THREADS>();|        count_keys(source, low, high, shift, bins);
-barrier_in_find_rank|row|rank.cuh|shared.totals\[warp_index()\] = own;\n    }\n    block_sync<THREADS>();|shared.totals[warp_index()] = own;\n    }
-barrier_before_write|row|row_write.cuh|        block_sync<THREADS>();\n        sink_put_staged|        sink_put_staged
-take_one_less|row|row_write.cuh|(uint32_t)__popc(lanes \& lanes_below()) < take|(uint32_t)__popc(lanes \& lanes_below()) + 1 < take
-cut_one_higher|plain|plain.cu|key > cut.key ?|key > cut.key + 1 ?
-bin_above_lost|plain|rank.cuh|            need -= found.above;|            need -= found.above + 1;
-length_one_more|plain|plain.cu|THREADS < length ? key_of|THREADS <= length ? key_of
-no_wait_for_full|tiles misled|stream_scan.cuh|    return __all_sync(WARP_ALL, full);|    return __all_sync(WARP_ALL, true);
-wait_gives_up|tiles misled|stream_scan.cuh|while (!full \&\& |while (false \&\& !full \&\& 
-no_wait_for_empty|tiles|stream_scan.cuh|            ring_wait(\&shared.ring.empty\[place.stage\], place.phase ^ 1);\n|
-no_fence_before_copy|tiles|stream_scan.cuh|    fence_before_copies();[^\n]*\n|
-no_arrival_at_empty|tiles|stream_scan.cuh|            mbarrier_arrive(\&shared.ring.empty\[place.stage\]);|
-edge_one_short|tiles|stream_scan.cuh|chunk + CHUNK <= end;|chunk + CHUNK <= end + 4;
-resumes_too_soon|tiles misled|stream_scan.cuh|                ring_wait(\&hand.resumed\[buffer\], phase);\n|
-no_arrival_for_others|tiles misled|stream.cu|            for (uint32_t i = stuck; i < Roles::SCAN_WARPS; i++) {|            for (uint32_t i = stuck + 1; i < Roles::SCAN_WARPS; i++) {
-buffer_not_waited_for|tiles|stream_scan.cuh|            wait_for(hand.freed, n - Roles::BUFFERS);\n|
-boundary_not_waited_for|tiles|stream_scan.cuh|        wait_for(hand.ready, n);\n|
-candidates_not_waited_for|tiles|stream.cu|        ring_wait(\&hand.scanned\[n % JOBS\], phases >> n % JOBS \& 1);\n|
-job_reused_too_soon|tiles|stream_state.cuh|        mbarrier_init(\&hand.freed\[i\], 2);|        mbarrier_init(\&hand.freed[i], 1);
-stage_released_too_soon|tiles|stream_scan.cuh|        score_t \*scores = stage_at\(.*\)        __syncwarp();\n        if (lane_index() == 0) {\n            mbarrier_arrive(\&shared.ring.empty\[place.stage\]);\n        }\n|        if (lane_index() == 0) {\n            mbarrier_arrive(\&shared.ring.empty[place.stage]);\n        }\n        score_t *scores = stage_at\1
-arrival_of_a_scanner_lost|tiles|stream_scan.cuh|        if (lane_index() == 0) {\n            mbarrier_arrive(\&hand.scanned\[n % JOBS\]);\n        }\n    }|        if (lane_index() == 0 \&\& n != 2) {\n            mbarrier_arrive(\&hand.scanned[n % JOBS]);\n        }\n    }
-arrival_of_the_producer_lost|tiles|stream_scan.cuh|        mbarrier_arrive(\&shared.hand_over.freed\[n % JOBS\]);\n|
-arrival_of_the_finishers_lost|tiles|stream.cu|            mbarrier_arrive(\&shared.hand_over.freed\[n % JOBS\]);\n|
-candidates_of_the_row_before|tiles|stream.cu|scanned\[n % JOBS\], phases >>|scanned[n % JOBS], ~phases >>
-count_of_the_row_before|tiles|stream.cu|            shared.written = 0;\n|
-boundary_of_the_row_before|tiles|stream_scan.cuh|admission admission = job_at<Roles>(n).admission;\n    const uint32_t begin|admission admission = job_at<Roles>(n > 0 ? n - 1 : n).admission;\n    const uint32_t begin
-boundary_for_the_row_behind|tiles|stream_sample.cuh|job.boundary = boundary;|job_at<Roles>(n + 1).boundary = boundary;
-segment_posted_too_soon|tiles|stream_sample.cuh|        ring_wait(\&shared.hand_over.freed\[n % JOBS\], (n / JOBS - 1) \& 1);\n|
-edge_read_beside|tiles|stream_sample.cuh|row_of<Roles>(job.segment)\[at\];|row_of<Roles>(job.segment)[at ^ 1];
-plateau_too_short|tiles|frontier.cuh|part ? selection.position + 1 :|part ? selection.position :
-bound_too_high|tiles|frontier.cuh|key_floor_bits(low + 1)|key_floor_bits(low + 2)
-bucket_one_behind|tiles|stream_write.cuh|slot += dealt\[other\] < position|slot += dealt[other] <= position
-slots_of_rows_meet|tiles|stream_parts.cuh|return part == 0 ? 2 \* first_block + 1|return part == 0 ? 2 * first_block
-parts_miscounted|tiles|share.cuh|- segment.first_block + 1;|- segment.first_block;
-arrivals_not_reset|split|stream_parts.cuh|            workspace.arrivals\[first_block\] = 0;[^\n]*\n|
-equal_ones_from_the_front|split|stream_parts.cuh|equal ? CANDIDATES - 1 - rank : rank|rank
-plateau_a_part_short|split|stream_parts.cuh|k - bounds.num_above - 1) + 1;|k - bounds.num_above - 1);
-half_row_not_waited_for|row|row_half.cuh|        copies_wait();\n|
-half_row_there_in_part|row|row_half.cuh|        block_sync<THREADS>(); /\* the row is there[^\n]*\n|
-half_next_row_too_soon|row|row_half.cuh|    block_sync<THREADS>(); /\* the list is complete, the row read \*/\n|
-cluster_no_exchange_wait|cluster|cluster_finish.cuh|    ring_wait(\&shared.met, phase);|
-cluster_leaves_early|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();|    block_sync<THREADS>();
-cluster_no_last_barrier|cluster|cluster.cu|    cluster_wait();\n    block_sync<THREADS>();[^\n]*|    cluster_wait();
-cluster_no_mend|cluster|cluster_admit.cuh|        mend_run<RUN>(row, run);|
-cluster_equal_once_more|cluster|cluster_finish.cuh|merged\[i + before\] = make_uint2|merged[i + before + 1] = make_uint2
-push_one_less|cluster|cluster_finish.cuh|i < count; i += THREADS) {\n        remote_send|i + 1 < count; i += THREADS) {\n        remote_send
-END
-)
+jobs=1
+limit_s=900 # of one program; a case of random ones that does not end is found before
 
 usage() {
     sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
 }
 
-# one_fault NAME FAMILY FILE FROM TO: prints what saw it.
-one_fault() {
-    local name=$1 file=$work/kernels/cuda/$3 status=0 options
-    options=(--family "${2% misled}" --cases "$cases")
-    [[ $2 != *misled ]] || options+=(--misled yes)
-    sed -z "s@$4@$5@" "$root/kernels/cuda/$3" >"$file"
-    if cmp -s "$root/kernels/cuda/$3" "$file"; then
-        echo "$name: $3 has changed, so that this fault cannot be made; look at mutate.sh" >&2
+# Sets command and device: those of a test as ctest runs it.
+find_test() {
+    local file=$work/build/tests/emulate/CTestTestfile.cmake
+    command=$(sed -n "s/^add_test(\[*=*\[*emulate_$1\]*=*\]* \(.*\))\$/\1/p" "$file")
+    device=$(sed -n "/^set_tests_properties(\[*=*\[*emulate_$1\]/s/.*TOPKD_EMULATE_DEVICE=\([^\"]*\)\".*/\1/p" "$file")
+    eval "command=($command)"
+    if [[ ${#command[@]} -eq 0 || -z $device ]]; then
+        echo "mutate: ctest knows of no test emulate_$1" >&2
         return 2
     fi
-    cmake --build "$work/build" --target emulate_random_sm90 >"$work/log" 2>&1 || {
+}
+
+# Compiles a program of the build.
+compile() {
+    cmake --build "$work/build" --target "$1" -j "$jobs" >"$work/log" 2>&1 || {
         echo "$name: does not compile:" >&2
         tail -20 "$work/log" >&2
         return 2
     }
+}
+
+# Runs `command`, a program of the build, on `device`; its exit code, 124 when it ran past the limit.
+run_command() {
+    compile "$(basename "${command[0]}")" || exit 2
     # In a shell of its own, which says there what signal ended it.
-    (TOPKD_EMULATE_DEVICE=$device "$work/build/bin/emulate_random_sm90" "${options[@]}" || exit $?) \
-        >"$work/log" 2>&1 || status=$?
-    cp "$root/kernels/cuda/$3" "$file"
+    (TOPKD_EMULATE_DEVICE=$device timeout "$limit_s" "${command[@]}" || exit $?) >"$work/log" 2>&1
+}
+
+# seen_by WHAT: runs `command`; true when it saw a fault, with a line about it.
+seen_by() {
+    local status=0 who detail
+    run_command || status=$?
     case $status in
-    0) echo "NOT SEEN $name ($2, $cases cases)" && return 1 ;;
-    1) echo "seen     $name by the oracle: $(grep -m1 FAILED "$work/log" | cut -c1-90)" ;;
-    3) echo "seen     $name by the model: $(grep -m1 emulate: "$work/log" | cut -c1-90)" ;;
-    2) echo "$name: $(tail -1 "$work/log")" >&2 && return 2 ;;
-    *) echo "seen     $name by a signal, exit code $status" ;;
+    0) return 1 ;;
+    1) who=oracle detail=$(grep -m1 FAILED "$work/log" || true) ;;
+    2) echo "$name: $(tail -1 "$work/log")" >&2 && exit 2 ;;
+    3) who=model detail=$(grep -m1 emulate: "$work/log" || true) ;;
+    124) who=limit detail="does not end in $limit_s s" ;;
+    *) who=signal detail="exit code $status" ;;
     esac
+    printf '%-30s %-7s %-15s %-6s %s\n' "$name" "$family" "$1" "$who" "$(cut -c1-100 <<<"$detail")"
+}
+
+# The tests of ctest that have cases of a family, with what restricts them to it.
+seen_by_ctest() {
+    local among=(--among "$family")
+    [[ $family != any ]] || among=()
+    if [[ $tests == *hostile* ]]; then
+        find_test "hostile_$family"
+        seen_by "hostile_$family"
+        return
+    fi
+    find_test random_sm90 && command+=("${among[@]}")
+    seen_by random_sm90 && return
+    local more
+    case $family in
+    tiles) more=random_misled ;;
+    cluster) more=random_clusters ;;
+    *) more= ;;
+    esac
+    if [[ -n $more ]]; then
+        find_test "$more"
+        seen_by "$more" && return
+    fi
+    find_test families && command+=(--family "$family")
+    seen_by families
+}
+
+# The longer run.
+seen_by_longer() {
+    local program=random options=(--family "$family" --cases "$cases")
+    [[ $family != any ]] || options=(--cases "$cases")
+    [[ $tests != *misled* ]] || options+=(--misled yes)
+    [[ $tests != *hostile* ]] || program=hostile
+    device=sm90
+    [[ $family != cluster ]] || device=sm90-18
+    command=("$work/build/bin/emulate_${program}_sm90" "${options[@]}")
+    longer_runs[$device ${command[*]}]=1
+    seen_by "longer run"
+}
+declare -A longer_runs
+
+# What the longer runs saw is nothing if the kernels as they are fail in them.
+check_longer_runs() {
+    local run failed=0
+    for run in "${!longer_runs[@]}"; do
+        read -r -a command <<<"$run"
+        device=${command[0]} command=("${command[@]:1}")
+        run_command || {
+            echo "the longer run fails without a fault as well: $run" >&2
+            failed=2
+        }
+    done
+    return "$failed"
+}
+
+# Sets the build back to that of the kernels as they are.
+restore() {
+    cp -p "$root/kernels/cuda/$file" "$work/kernels/cuda/$file"
+    rm -rf "$work/build"
+    cp -a "$work/base" "$work/build"
+}
+
+# Makes the fault at hand.
+make_fault() {
+    sed -z "s@$from@$to@" "$root/kernels/cuda/$file" >"$work/kernels/cuda/$file"
+    if cmp -s "$root/kernels/cuda/$file" "$work/kernels/cuda/$file"; then
+        echo "$name: $file has changed, so that this fault cannot be made; look at faults.txt" >&2
+        return 2
+    fi
+}
+
+# The fault at hand: counts who saw it.
+one_fault() {
+    local family=${tests%% *} device command=()
+    make_fault || return
+    if seen_by_ctest; then
+        num_seen=$((num_seen + 1))
+    elif seen_by_longer; then
+        num_longer=$((num_longer + 1))
+        [[ $tests == *longer* ]] || {
+            echo "$name: what ctest runs does not see it, and faults.txt does not say so" >&2
+            return 1
+        }
+    else
+        printf '%-30s %-7s NOT SEEN\n' "$name" "$family"
+        return 1
+    fi
+}
+
+is_wanted() {
+    local pattern
+    for pattern in "${wanted[@]}"; do
+        # shellcheck disable=SC2053 # a pattern
+        [[ $1 != $pattern ]] || return 0
+    done
+    ((${#wanted[@]} == 0))
 }
 
 main() {
-    local wanted=() name family file from to failed=0 result
+    local wanted=() name tests file from to failed=0 result num=0 num_seen=0 num_longer=0
     while (($# > 0)); do
         case $1 in
-        --cases) cases=$2 && shift ;;
+        --cases | --jobs) printf -v "${1#--}" %s "${2:?}" && shift ;;
         -h | --help) usage && return ;;
         -*) usage >&2 && return 2 ;;
         *) wanted+=("$1") ;;
@@ -107,20 +175,26 @@ main() {
     done
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    (cd "$root" && git ls-files -z | xargs -0 cp --parents -t "$work")
+    (cd "$root" && git ls-files -z | xargs -0 cp -p --parents -t "$work")
     # Half of the time is the compiler's.
     cmake -S "$work" -B "$work/build" -G Ninja -DTOPKD_CUDA=OFF -DTOPKD_BENCH=OFF \
         -DTOPKD_EMULATE_OPTIMISATION=-O0 >"$work/log"
-    while IFS='|' read -r name family file from to; do
-        if ((${#wanted[@]} > 0)) && [[ " ${wanted[*]} " != *" $name "* ]]; then
+    for name in random families hostile; do
+        compile "emulate_${name}_sm90"
+    done
+    cp -a "$work/build" "$work/base"
+    while IFS='|' read -r name tests file from to; do
+        if [[ $name == \#* ]] || ! is_wanted "$name"; then
             continue
         fi
-        device=sm90
-        [[ $family != cluster* ]] || device=sm90-18
-        result=0
-        one_fault "$name" "$family" "$file" "$from" "$to" || result=$?
+        num=$((num + 1)) result=0
+        one_fault || result=$?
+        restore
         ((result <= failed)) || failed=$result
-    done <<<"$faults"
+    done <"$here/faults.txt"
+    check_longer_runs || failed=$?
+    echo "$num faults: $num_seen seen by what ctest runs, $num_longer by a longer run," \
+        "$((num - num_seen - num_longer)) not"
     return "$failed"
 }
 
