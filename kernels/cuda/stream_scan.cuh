@@ -41,6 +41,12 @@ __device__ __forceinline__ uint32_t places_between(int32_t first, int32_t end)
     return marks;
 }
 
+/* The place in a chunk of a virtual position: its first if that lies before, its end if behind. */
+__device__ __forceinline__ int32_t place_in(uint32_t chunk, uint32_t position)
+{
+    return position > chunk ? (int32_t)min(position - chunk, (uint32_t)CHUNK) : 0;
+}
+
 /*
  * The marks of any other chunk, at virtual position `chunk` of the n-th part. Scores at the part's
  * ends that the ring left out, for they are no whole 16 bytes, are put into the stage first.
@@ -51,20 +57,20 @@ __device__ __noinline__ uint32_t marks_edge(uint32_t n, score_t *scores, uint32_
     const struct job &job = job_at<Roles>(n);
     const struct segment &segment = job.segment;
     const struct admission admission = job.admission;
-    const int32_t first = (int32_t)(segment.begin - chunk), end = (int32_t)(segment.end - chunk);
+    const int32_t first = place_in(chunk, segment.begin), end = place_in(chunk, segment.end);
     if (lane_index() < 2 * SCORE_GROUP) {
         const int32_t place = (int32_t)(edge_position(segment, lane_index()) - chunk);
-        if (place >= max(first, 0) && place < min(end, CHUNK)) {
+        if (place >= first && place < end) {
             scores[place] = job.edges[lane_index()];
         }
     }
     __syncwarp();
     const uint32_t until = segment.skew + min(admission.until, (uint32_t)segment.length);
-    const int32_t middle = (int32_t)(until - chunk);
+    const int32_t middle = min(max(place_in(chunk, until), first), end);
     const uint32_t early = marks_inner(scores, admission.score) | admission.everything;
     const uint32_t later = marks_inner(scores, admission.later);
-    const uint32_t marks = (early & places_between(first, min(middle, end))) |
-                           (later & places_between(max(middle, first), end));
+    const uint32_t marks =
+        (early & places_between(first, middle)) | (later & places_between(middle, end));
     fence_before_copies(); /* the ring writes there next */
     return marks;
 }
