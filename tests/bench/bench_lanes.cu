@@ -385,6 +385,22 @@ static pid_t start(int (*run)(struct board *, int, const char *, double), struct
     return pid;
 }
 
+/* A client that fails would have the others wait for it for ever: it has said why, and they end
+ * with their parent. */
+static void on_child(int, siginfo_t *info, void *)
+{
+    if (info->si_code != CLD_EXITED || info->si_status != 0)
+        _exit(1);
+}
+
+static void watch_children()
+{
+    struct sigaction action = {};
+    action.sa_sigaction = on_child;
+    action.sa_flags = SA_SIGINFO | SA_NOCLDSTOP | SA_RESTART;
+    sigaction(SIGCHLD, &action, nullptr);
+}
+
 static int flood_start(struct board *, int, const char *, double)
 {
     return flood_main();
@@ -424,6 +440,7 @@ int main(int argc, char **argv)
     pthread_barrierattr_init(&attributes);
     pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(&board->turn, &attributes, CLIENTS_MAX + 1);
+    watch_children();
     pid_t flood = has_flood ? start(flood_start, board, 0, argv[1], 0) : 0;
     pid_t pids[CLIENTS_MAX];
     for (int i = 0; i < CLIENTS_MAX; i++)
@@ -436,6 +453,7 @@ int main(int argc, char **argv)
         code |= status != 0;
     }
     if (flood > 0) {
+        signal(SIGCHLD, SIG_DFL);
         kill(flood, SIGKILL);
         waitpid(flood, nullptr, 0);
     }
