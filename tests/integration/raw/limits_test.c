@@ -162,7 +162,9 @@ static void it_82_descriptors_run_out(void **state)
 
 /* ---- Latency of another ---------------------------------------------------------------------- */
 
-enum { CALLS = 150, ATTEMPTS = 16, BUSY = 4, ROWS = 16, WIDTH = 16384, K = 64 };
+/* HARM: beside one that floods a call takes two to three times as long, for they take turns; with
+ * the other's 32 requests before each of ours it would be some thirty times. */
+enum { CALLS = 150, ATTEMPTS = 16, HARM = 6, ROWS = 16, WIDTH = 16384, K = 64 };
 
 static uint8_t bytes[WIRE_MESSAGE_SIZE_MAX];
 static struct wire_buffer buffer;
@@ -228,8 +230,7 @@ static _Noreturn void flood(const struct raw_worker *worker, struct raw_shm *shm
     shm->region = reply.u.reg.region;
     shm->generation = reply.u.reg.generation;
     for (uint32_t id = 3;; id++) {
-        /* Small ones: that it takes its share of the processors is its right, not a flood. */
-        request = raw_select_request(&self, shm, shm, 1, 256, 8);
+        request = raw_select_request(&self, shm, shm, ROWS, WIDTH, K);
         request.u.select.indices.offset = sizeof(float) * ROWS * WIDTH;
         if (!raw_stream_send(fd, id, bytes, encode(&request)))
             _exit(3);
@@ -251,8 +252,8 @@ static uint64_t now_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-/* 99th percentile of the calls of a well-behaved client, and their median. */
-static uint64_t p99_us(struct raw_client *client, const struct raw_shm *shm, uint64_t *p50_us_p)
+/* Median of the calls of a well-behaved client. */
+static uint64_t median_us(struct raw_client *client, const struct raw_shm *shm)
 {
     static uint64_t took_us[CALLS];
     for (int i = 0; i < CALLS; i++) {
@@ -263,13 +264,12 @@ static uint64_t p99_us(struct raw_client *client, const struct raw_shm *shm, uin
         took_us[i] = now_us() - begin_us;
     }
     qsort(took_us, CALLS, sizeof(took_us[0]), compare_u64);
-    *p50_us_p = took_us[CALLS / 2];
-    return took_us[CALLS - 1 - CALLS / 100];
+    return took_us[CALLS / 2];
 }
 
-/* Alone and beside the other in turn: the least p99 beside it must be at most twice the median of
- * those alone. In turns, and so compared, because what else runs on this machine must not be taken
- * for the other's doing. */
+/* Alone and beside the other in turn: the least median beside it must be below HARM times the most
+ * alone. In turns, and so compared, because what else runs on this machine must not be taken for
+ * the other's doing. */
 static void expect_no_harm(const char *yaml, bool reads)
 {
     struct raw_worker worker;
@@ -297,35 +297,24 @@ static void expect_no_harm(const char *yaml, bool reads)
     assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
     raw_open(&client, &worker);
     raw_register(&client, &shm, WIRE_ACCESS_READ_WRITE);
-    uint64_t p50_alone_us, p50_beside_us, least_p50_us = UINT64_MAX, most_p50_us = 0;
-    (void)p99_us(&client, &shm, &p50_alone_us); /* warm */
-    bool is_harmless = false;
-    uint64_t all_alone_us[ATTEMPTS], least_us = UINT64_MAX;
-    for (int i = 0; i < ATTEMPTS && !is_harmless; i++) {
-        uint64_t alone_us = all_alone_us[i] = p99_us(&client, &shm, &p50_alone_us);
+    (void)median_us(&client, &shm); /* warm */
+    uint64_t most_alone_us = 0, least_beside_us = UINT64_MAX;
+    for (int i = 0; i < ATTEMPTS && (i < 3 || least_beside_us >= HARM * most_alone_us); i++) {
+        uint64_t alone_us = median_us(&client, &shm);
         assert_int_equal(kill(pid, SIGCONT), 0);
         raw_sleep_ms(50);
-        uint64_t beside_us = p99_us(&client, &shm, &p50_beside_us);
+        uint64_t beside_us = median_us(&client, &shm);
         assert_int_equal(kill(pid, SIGSTOP), 0);
         raw_sleep_ms(50); /* what it had sent is done */
-        print_message("p99 alone %d us, beside %s %d us\n", (int)alone_us,
+        print_message("median alone %d us, beside %s %d us\n", (int)alone_us,
                       reads ? "a flood" : "one that never reads", (int)beside_us);
-        least_us = beside_us < least_us ? beside_us : least_us;
-        qsort(all_alone_us, (size_t)i + 1, sizeof(all_alone_us[0]), compare_u64);
-        is_harmless = i >= 2 && least_us <= 2 * all_alone_us[i / 2];
-        most_p50_us = p50_alone_us > most_p50_us ? p50_alone_us : most_p50_us;
-        least_p50_us = p50_beside_us < least_p50_us ? p50_beside_us : least_p50_us;
+        most_alone_us = alone_us > most_alone_us ? alone_us : most_alone_us;
+        least_beside_us = beside_us < least_beside_us ? beside_us : least_beside_us;
     }
     assert_int_equal(waitpid(pid, NULL, WNOHANG), 0); /* it was at work all the time */
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
-    if (!is_harmless && all_alone_us[ATTEMPTS - 1] > BUSY * all_alone_us[0]) {
-        print_message("p99 alone differs more than %d times: the machine is too busy to tell; the "
-                      "medians are compared instead\n",
-                      BUSY);
-        is_harmless = least_p50_us <= 2 * most_p50_us;
-    }
-    assert_true(is_harmless);
+    assert_true(least_beside_us < HARM * most_alone_us);
     raw_shm_destroy(&shm);
     raw_shm_destroy(&others);
     raw_disconnect(&client);
@@ -341,7 +330,7 @@ static void it_83_a_client_that_never_reads_slows_nobody(void **state)
 static void it_84_a_client_that_floods_slows_nobody(void **state)
 {
     (void)state;
-    expect_no_harm("", true);
+    expect_no_harm("limits: {lanes: 1}", true); /* one runs at a time */
 }
 
 int main(void)
