@@ -126,8 +126,11 @@ int cases_main(const struct cases_program *program, int argc, char **argv)
                     (strcmp(argv[i], "--seconds") == 0 && number_of(value, &seconds)) ||
                     (strcmp(argv[i], "--first") == 0 && number_of(value, &first)) ||
                     (program->option != NULL && program->option(argv[i], value));
-        if (!good && (strcmp(argv[i], "--family") == 0 || strcmp(argv[i], "--among") == 0)) {
-            *(argv[i][2] == 'f' ? &only : &among) = value;
+        if (strcmp(argv[i], "--family") == 0) {
+            only = value;
+            good = true;
+        } else if (strcmp(argv[i], "--among") == 0) {
+            among = value;
             good = true;
         }
         if (!good) {
