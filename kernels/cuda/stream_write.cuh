@@ -22,6 +22,32 @@ __device__ __noinline__ struct admission cut_candidates(uint32_t n, uint32_t cou
                                                            state<Roles>().finish);
 }
 
+/*
+ * The marks of a chunk of a row in global memory, at virtual position `chunk`; what lies outside of
+ * [begin, end) is not read. All loads of a chunk that lies inside go out together.
+ */
+__device__ __forceinline__ uint32_t marks_again(const score_t *row, uint32_t chunk, uint32_t begin,
+                                                uint32_t end, const struct admission &admission)
+{
+    const bool early = chunk - min(begin, chunk) < admission.until;
+    const score_bound bound = early ? admission.score : admission.later;
+    const uint32_t everything = early ? admission.everything : 0;
+    if (chunk >= begin && end - chunk >= CHUNK) {
+        return everything | group_marks<32 / SCORE_GROUP, false>(bound, [&](uint32_t g) {
+                   return group_load(row + chunk, lane_index() + 32 * g);
+               });
+    }
+    uint32_t marks = 0;
+#pragma unroll 8
+    for (uint32_t i = 0; i < 32; i++) {
+        const uint32_t at = chunk + mark_place(i);
+        if (at >= begin && at < end) {
+            marks |= reaches(row[at], bound) || everything != 0 ? 1u << i : 0u;
+        }
+    }
+    return marks;
+}
+
 /* Admits the whole row from global memory: the slow, rare second look. Ends with a barrier. */
 template <class Roles>
 __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
@@ -29,36 +55,25 @@ __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
     constexpr int THREADS = Roles::THREADS;
     auto &frontier = frontier_at<Roles>(n);
     const struct segment &segment = job_at<Roles>(n).segment;
-    const uint32_t length = (uint32_t)segment.length;
-    const score_t *row = row_of<Roles>(segment) + segment.skew;
+    const score_t *row = row_of<Roles>(segment);
+    const uint32_t skew = segment.skew, end = skew + (uint32_t)segment.length;
     block_sync<THREADS>();
     if (threadIdx.x == 0) {
         const struct boundary boundary = {low, 0xffffffffu, 0, first_shift(low), KEY_NAN};
-        frontier_begin(boundary, (uint32_t)state<Roles>().task.k, length, frontier);
+        frontier_begin(boundary, (uint32_t)state<Roles>().task.k, end - skew, frontier);
         frontier_clear(frontier);
     }
     block_sync<THREADS>();
     struct admission admission = admission_of(low, 0xffffffffu);
-    for (uint32_t step = 0; step < length; step += CHUNK * (THREADS / 32)) {
+    for (uint32_t step = 0; step < end; step += CHUNK * (THREADS / 32)) {
         const uint32_t chunk = step + warp_index() * CHUNK;
-        bool admitted = false;
+        bool admitted = chunk >= end;
         for (;;) {
             if (!admitted) {
-                const bool early = chunk < admission.until;
-                const score_bound bound = early ? admission.score : admission.later;
-                uint32_t marks = 0;
-#pragma unroll 8
-                for (uint32_t i = 0; i < 32; i++) {
-                    const uint32_t at = chunk + mark_place(i);
-                    if (at < length) {
-                        const bool enters =
-                            reaches(row[at], bound) || (early && admission.everything != 0);
-                        marks |= enters ? 1u << i : 0u;
-                    }
-                }
+                const uint32_t marks = marks_again(row, chunk, skew, end, admission);
                 /* Read again, and it may have changed: no key held is lower than said. */
                 const uint32_t lowest = frontier.lowest;
-                admitted = frontier_admit(frontier, marks, chunk, [&](uint32_t at) {
+                admitted = frontier_admit(frontier, marks, chunk - skew, [&](uint32_t at) {
                     const float score = score_number(row[chunk + at]);
                     return key_of(score) >= lowest ? score
                                                    : __uint_as_float(key_floor_bits(lowest));
