@@ -107,32 +107,60 @@ struct share_cut {
     int32_t row;
 };
 
+/* Rows of one thread, of those that share_init has. */
+struct share_rows {
+    int64_t row_unit, units; /* before them, and theirs */
+    int32_t first, count;
+};
+
 /*
- * The cut at `unit`, which lies in one of the rows [row, ...) that start at `row_unit`; one thread
- * of those that share_init has.
+ * The cut after `part` of all blocks' shares, made by the thread in whose rows it lies; false in
+ * others. Where rows are nearly equal the blocks get equal numbers of them, not of units: with few
+ * rows a block, rounding would give some blocks a row more than they need have.
  */
-static __device__ __forceinline__ struct share_cut
-find_share_cut(const struct task &task, int64_t unit, int32_t row, int64_t row_unit, int32_t snap)
+static __device__ __forceinline__ bool find_share_cut(const struct task &task,
+                                                      const struct share_rows &rows, bool equal,
+                                                      int64_t units, int32_t part, int32_t snap,
+                                                      struct share_cut &cut)
 {
-    int64_t end;
+    const int64_t all = equal ? task.num_rows : units;
+    const int64_t at = all * part / (int64_t)gridDim.x;
+    const int64_t before = equal ? rows.first : rows.row_unit;
+    if (at < before || at >= before + (equal ? rows.count : rows.units)) {
+        return false;
+    }
+    const int32_t last = rows.first + rows.count - 1; /* lengths may change meanwhile */
+    int64_t start = rows.row_unit, end;
+    int32_t row = rows.first;
     for (;; row++) {
         const int32_t length = clamp_length(task, task_length(task, row));
-        end = row_unit + row_units(task, length, row_skew(task, row));
-        if (unit < end || row + 1 >= task.num_rows) {
+        end = start + row_units(task, length, row_skew(task, row));
+        if (row == last || (equal ? row == at : at < end)) {
             break;
         }
-        row_unit = end;
+        start = end;
     }
-    struct share_cut cut = {snap_cut(unit, row_unit, end, snap), row_unit, row};
-    if (cut.unit == end) {
-        cut.row_unit = end;
-        cut.row++;
-    }
-    return cut;
+    cut.unit = equal ? start : snap_cut(at, start, end, snap);
+    cut.row_unit = cut.unit == end ? end : start;
+    cut.row = cut.unit == end ? row + 1 : row;
+    return true;
 }
 
 /*
- * Fills the share of this block. THREADS threads call with barrier 1; totals has room for 32. The
+ * Whether equal numbers of rows keep the blocks busy for a shorter time than equal numbers of
+ * units, whose cuts are moved to the ends of rows: a block may then have half a row too much.
+ */
+static __device__ __forceinline__ bool rows_are_equal(const struct task &task, int64_t units,
+                                                      uint32_t longest, int32_t snap)
+{
+    const int64_t blocks = (int64_t)gridDim.x;
+    const int64_t rows = (task.num_rows + blocks - 1) / blocks;
+    return longest / 2 <= (uint32_t)snap &&
+           2 * rows * longest * blocks <= 2 * units + longest * blocks;
+}
+
+/*
+ * Fills the share of this block. THREADS threads call with barrier 1; totals has room for 64. The
  * block passes another barrier before it reads the share.
  */
 template <int THREADS>
@@ -150,40 +178,48 @@ static __device__ __forceinline__ void share_init(const struct task &task, int32
         return;
     }
     const int32_t each = (task.num_rows + THREADS - 1) / THREADS;
-    const int64_t first = (int64_t)threadIdx.x * each;
-    const int64_t end = min(first + each, (int64_t)task.num_rows);
-    int64_t own = 0;
+    struct share_rows rows = {};
+    rows.first = (int32_t)min((int64_t)threadIdx.x * each, (int64_t)task.num_rows);
+    rows.count = min(each, task.num_rows - rows.first);
+    uint32_t longest = 0;
 #pragma unroll 4
-    for (int64_t row = first; row < end; row++) {
-        int32_t length = clamp_length(task, task_length(task, (int32_t)row));
-        own += row_units(task, length, row_skew(task, (int32_t)row));
+    for (int32_t row = rows.first; row < rows.first + rows.count; row++) {
+        const int32_t length = clamp_length(task, task_length(task, row));
+        const uint32_t units = row_units(task, length, row_skew(task, row));
+        rows.units += units;
+        longest = max(longest, units);
     }
-    int64_t prefix = warp_prefix_wide(own);
+    const int64_t prefix = warp_prefix_wide(rows.units);
+    longest = __reduce_max_sync(WARP_ALL, longest);
     if (lane_index() == 31) {
         totals[warp_index()] = prefix;
+        totals[32 + warp_index()] = longest;
     }
     block_sync<THREADS>();
-    int64_t sums = warp_prefix_wide(lane_index() < THREADS / 32 ? totals[lane_index()] : 0);
-    int64_t units = __shfl_sync(WARP_ALL, sums, 31);
-    int64_t before = __shfl_sync(WARP_ALL, sums, (int)max(warp_index(), 1u) - 1);
-    prefix += (warp_index() > 0 ? before : 0) - own;
-    const int64_t unit = units * blockIdx.x / blocks, unit_end = units * (blockIdx.x + 1) / blocks;
+    const bool exists = lane_index() < THREADS / 32;
+    const int64_t sums = warp_prefix_wide(exists ? totals[lane_index()] : 0);
+    longest = __reduce_max_sync(WARP_ALL, exists ? (uint32_t)totals[32 + lane_index()] : 0);
+    const int64_t units = __shfl_sync(WARP_ALL, sums, 31);
+    const int64_t before = __shfl_sync(WARP_ALL, sums, (int)max(warp_index(), 1u) - 1);
+    rows.row_unit = prefix - rows.units + (warp_index() > 0 ? before : 0);
+    const bool equal = rows_are_equal(task, units, longest, snap);
+    const int32_t block = (int32_t)blockIdx.x;
+    struct share_cut cut;
     if (threadIdx.x == 0) {
         share.group_blocks = 0;
         share.units = units;
         share.snap = snap;
     }
-    if (prefix <= unit && unit < prefix + own) {
-        const struct share_cut cut = find_share_cut(task, unit, (int32_t)first, prefix, snap);
+    if (threadIdx.x == 0 && block == blocks - 1) {
+        share.unit_end = units; /* no cut */
+    }
+    if (find_share_cut(task, rows, equal, units, block, snap, cut)) {
         share.unit = cut.unit;
         share.row_unit = cut.row_unit;
         share.row = cut.row;
     }
-    if (unit_end == units && threadIdx.x == 0) {
-        share.unit_end = units;
-    }
-    if (prefix <= unit_end && unit_end < prefix + own) {
-        share.unit_end = find_share_cut(task, unit_end, (int32_t)first, prefix, snap).unit;
+    if (find_share_cut(task, rows, equal, units, block + 1, snap, cut)) {
+        share.unit_end = cut.unit;
     }
 }
 
