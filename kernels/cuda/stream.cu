@@ -185,6 +185,9 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
     }
     __syncthreads();
     if (warp_index() < Roles::FIRST_SCANNER) {
+        /* What all wait for: they are more than the samplers, and have nothing else to do yet. */
+        wait_for(shared.hand_over.posted, 0);
+        propose<Roles, true>(params, 0);
         finish<Roles>(params);
     } else if (warp_index() < Roles::FIRST_SAMPLER) {
         scan<Roles>((uint32_t)params.stages);

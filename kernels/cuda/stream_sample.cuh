@@ -2,7 +2,8 @@
  * stream_sample.cuh - the samplers of a block: they find the parts of its share, one after the
  * other, and propose a boundary for each while earlier ones are scanned.
  *
- * All samplers count the sample into coarse bins; the first warp does the rest.
+ * All samplers count the sample into coarse bins; the first warp does the rest. The first part of a
+ * block is proposed by the finishers.
  */
 #ifndef TOPKSEL_CUDA_STREAM_SAMPLE_CUH
 #define TOPKSEL_CUDA_STREAM_SAMPLE_CUH
@@ -16,6 +17,7 @@ namespace
 #define SAMPLERS_BATCH                                                                             \
     6 /* choice: loads of four scores in flight a thread; 2048 scores are one batch */
 static_assert(TOPK_STREAM_SAMPLE_WARPS > 1, "one warp finds the boundary, another the next part");
+static_assert(2 * SCORE_GROUP <= 32, "one warp has the scores at a part's ends");
 #define BIN_BLOCKS 16 /* a warp looks at a rank's block of bins, then within */
 #define BLOCK_BINS (TOPK_BINS / BIN_BLOCKS)
 static_assert(BLOCK_BINS == 4 * 32 && BIN_BLOCKS <= 32, "16 bytes a lane, a block a lane");
@@ -218,64 +220,68 @@ __device__ __forceinline__ void post_segment(const struct select_params &params,
     mbarrier_arrive(&shared.hand_over.posted[n % JOBS]);
 }
 
-/* As above, and the scores at its ends. One warp; the job is ready when the samplers have met. */
-template <class Roles>
-__device__ __forceinline__ void look_ahead(const struct select_params &params, uint32_t n,
-                                           struct walk &walk)
+/*
+ * Proposes the boundary of the n-th job, and fetches the scores at its ends; done by a team, which
+ * has met since the job is known. The first warp does the rest when all have counted; the bins are
+ * zero before, and again when the team has met once more. FIRST: the team are the finishers.
+ */
+template <class Roles, bool FIRST>
+__device__ __noinline__ void propose(const struct select_params &params, uint32_t n)
 {
+    constexpr int TEAM = FIRST ? 1 : 2, THREADS = FIRST ? Roles::THREADS : SAMPLE_THREADS;
+    auto &shared = state<Roles>();
     struct job &job = job_at<Roles>(n);
-    if (lane_index() == 0) {
-        post_segment<Roles>(params, n, walk);
+    uint32_t *bins = FIRST ? shared.finish.bins : shared.sample_bins;
+    const uint32_t thread = threadIdx.x - (FIRST ? 0 : 32 * Roles::FIRST_SAMPLER);
+    const uint32_t edge =
+        job.exists && thread < 2 * SCORE_GROUP ? edge_position(job.segment, thread) : 0xffffffffu;
+    const bool is_edge = edge >= job.segment.begin && edge < job.segment.end;
+    const score_t edge_score = is_edge ? row_of<Roles>(job.segment)[edge] : score_nan();
+    struct sample_source<THREADS, FIRST ? SAMPLE_BATCH : SAMPLERS_BATCH> source;
+    const bool sampled = job.exists && sample_wanted<Roles>(params, job.segment, source.units);
+    if (sampled) {
+        source.each_of_thread(thread, [&](uint32_t key) { atomicAdd(&bins[coarse_bin(key)], 1u); });
+    }
+    team_sync<TEAM, THREADS>();
+    if (thread >= 32) {
+        return;
+    }
+    struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
+    if (is_edge) {
+        job.edges[thread] = edge_score;
+    }
+    if (sampled) {
+        boundary =
+            boundary_of_sample(source.units, job.segment, (uint32_t)shared.task.k, params, bins);
     }
     __syncwarp();
-    if (job.exists && lane_index() < 2 * SCORE_GROUP) {
-        const uint32_t at = edge_position(job.segment, lane_index());
-        if (at >= job.segment.begin && at < job.segment.end) {
-            job.edges[lane_index()] = row_of<Roles>(job.segment)[at];
-        }
+    if (thread == 0) {
+        job.boundary = boundary;
+        job.admission = admission_of(boundary.key, boundary.until);
+        mbarrier_arrive(&shared.hand_over.ready[n % JOBS]);
     }
 }
 
-/* The samplers' work, part after part; one more job says that there are none left. The last warp
- * looks for the next part while the first finds this one's boundary. */
+/* The samplers' work, part after part, but for the first; one more job says that there are none
+ * left. The last warp looks for the next part while the first finds this one's boundary. */
 template <class Roles>
 __device__ __forceinline__ void sample(const struct select_params &params)
 {
     auto &shared = state<Roles>();
-    const uint32_t thread = threadIdx.x - 32 * Roles::FIRST_SAMPLER;
-    const bool walks = thread >= SAMPLE_THREADS - 32;
+    const bool walks = threadIdx.x == 32 * (Roles::PRODUCER - 1);
     struct walk walk = walk_begin(shared.share);
     if (walks) {
-        look_ahead<Roles>(params, 0, walk);
+        post_segment<Roles>(params, 0, walk);
     }
-    for (uint32_t n = 0;; n++) {
+    __syncwarp();
+    team_sync<2, SAMPLE_THREADS>();
+    for (uint32_t n = 0; job_at<Roles>(n).exists; n++) {
+        if (walks) {
+            post_segment<Roles>(params, n + 1, walk);
+        }
+        __syncwarp();
         team_sync<2, SAMPLE_THREADS>();
-        struct job &job = job_at<Roles>(n);
-        const bool exists = job.exists;
-        struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
-        struct sample_source<SAMPLE_THREADS, SAMPLERS_BATCH> source;
-        const bool sampled = exists && sample_wanted<Roles>(params, job.segment, source.units);
-        if (sampled) {
-            source.each_of_thread(
-                thread, [&](uint32_t key) { atomicAdd(&shared.sample_bins[coarse_bin(key)], 1u); });
-        }
-        team_sync<2, SAMPLE_THREADS>();
-        if (thread < 32) {
-            if (sampled) {
-                boundary = boundary_of_sample(source.units, job.segment, (uint32_t)shared.task.k,
-                                              params, shared.sample_bins);
-            }
-            if (thread == 0) {
-                job.boundary = boundary;
-                job.admission = admission_of(boundary.key, boundary.until);
-                mbarrier_arrive(&shared.hand_over.ready[n % JOBS]);
-            }
-        } else if (walks && exists) {
-            look_ahead<Roles>(params, n + 1, walk);
-        }
-        if (!exists) {
-            break;
-        }
+        propose<Roles, false>(params, n + 1);
     }
 }
 #endif
