@@ -99,25 +99,32 @@ static __device__ __forceinline__ void frontier_begin(const struct boundary &bou
 }
 
 /*
- * Stores the marked from slot `base` on, place after place: as many steps for any marks, none of
- * which waits for another.
+ * Stores the marked, each lane its own from `slot` on: as many steps for any marks. Scores are read
+ * eight at a time before any is stored, so that no read waits for a store.
  */
 template <int CANDIDATES, class Read>
 static __device__ __forceinline__ void
 frontier_store_dense(struct frontier_shared<CANDIDATES> &shared, uint32_t marks,
-                     uint32_t chunk_position, uint32_t base, const Read &read)
+                     uint32_t chunk_position, uint32_t slot, const Read &read)
 {
-#pragma unroll 8
-    for (uint32_t i = 0; i < 32; i++) {
-        const bool marked = (marks >> i & 1u) != 0;
-        const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
-        const uint32_t place = mark_place(i);
-        if (marked) {
-            const uint32_t slot = base + (uint32_t)__popc(lanes & lanes_below());
-            shared.scores[slot] = read(place);
-            shared.positions[slot] = chunk_position + place;
+    constexpr uint32_t BATCH = 8;
+    static_assert(BATCH % SCORE_GROUP == 0, "places of a batch lie as those of the first");
+#pragma unroll 1
+    for (uint32_t first = mark_place(0); first < 32 * 32; first += 32 * BATCH, marks >>= BATCH) {
+        float score[BATCH];
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) {
+            const uint32_t place = first + mark_place(i) - mark_place(0);
+            score[i] = (marks >> i & 1u) != 0 ? read(place) : 0.0f;
         }
-        base += (uint32_t)__popc(lanes);
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) {
+            if ((marks >> i & 1u) != 0) {
+                shared.scores[slot] = score[i];
+                shared.positions[slot] = chunk_position + first + mark_place(i) - mark_place(0);
+                slot++;
+            }
+        }
     }
 }
 
@@ -147,11 +154,11 @@ static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CAN
         }
         return false;
     }
+    slot += base;
     if (all >= FRONTIER_DENSE) {
-        frontier_store_dense(shared, marks, chunk_position, base, read);
+        frontier_store_dense(shared, marks, chunk_position, slot, read);
         return true;
     }
-    slot += base;
     while (marks != 0) {
         const uint32_t i = (uint32_t)__ffs((int)marks) - 1, place = mark_place(i);
         marks &= marks - 1;
