@@ -32,7 +32,7 @@ struct frontier_shared {
 /* What a selection among candidates needs beside them; bins are zero between its uses. */
 struct finish_shared {
     alignas(16) uint32_t bins[TOPK_BINS]; /* exact search; with `more`: the sort buffer */
-    alignas(16) uint32_t more[TOPK_BINS]; /* buckets of positions; bounds of parts */
+    alignas(16) uint32_t more[TOPK_BINS]; /* bits of positions; bounds of parts */
     struct rank_shared rank;
     struct emit_shared emit;
 };

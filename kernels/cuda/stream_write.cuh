@@ -168,15 +168,18 @@ __device__ __forceinline__ uint32_t selected_marks(uint32_t n, const struct sele
     return marks;
 }
 
-/* Writes the selected of `count` candidates in any order. All threads call. */
+/*
+ * Puts the positions of the selected of `count` candidates where the scores were, in any order. All
+ * threads call; ends with a barrier.
+ */
 template <class Roles>
-__device__ __forceinline__ void write_unordered(const struct select_params &params, uint32_t n,
-                                                struct selection selection, uint32_t count)
+__device__ __forceinline__ uint32_t *list_selected(uint32_t n, struct selection selection,
+                                                   uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     auto &frontier = frontier_at<Roles>(n);
-    uint32_t *stage = reinterpret_cast<uint32_t *>(frontier.scores);
+    uint32_t *list = reinterpret_cast<uint32_t *>(frontier.scores);
     uint32_t marks = selected_marks<Roles>(n, selection, count);
     const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
@@ -188,106 +191,118 @@ __device__ __forceinline__ void write_unordered(const struct select_params &para
     while (marks != 0) {
         const uint32_t i = 31u - (uint32_t)__clz((int)marks);
         marks ^= 1u << i;
-        stage[slot++] = frontier.positions[threadIdx.x + i * THREADS];
+        list[slot++] = frontier.positions[threadIdx.x + i * THREADS];
     }
     block_sync<THREADS>();
-    sink_put_staged<THREADS>(sink_at<Roles>(params, n), stage, (uint32_t)shared.task.k);
+    return list;
 }
 
 /*
- * Counts of buckets of neighbouring positions, two in a word, over both histograms: so many that a
- * bucket holds a few of the selected, wherever these crowd.
+ * Order by position: a bit for each selected position of a window of the row, over both histograms;
+ * an entry's place is the number of bits before its own. No step depends on where the selected
+ * crowd. Longer rows take several windows, which cost little beside the reading of so much.
  */
-#define BUCKETS (4 * TOPK_BINS)
+#define WINDOW_WORDS (2 * TOPK_BINS)
+#define WINDOW (32 * WINDOW_WORDS) /* positions */
 
-__device__ __forceinline__ uint32_t bucket_load(const uint32_t *words, uint32_t bucket)
-{
-    return words[bucket / 2] >> bucket % 2 * 16 & 0xffffu;
-}
-
-/* Turns counts of buckets into exclusive sums, the first being 0. Two barriers. */
+/* Counts, for each word of a window, the bits of the words before it and `done`, which came in
+ * windows before. Returns `done` and all bits of this window. One barrier, and the caller's. */
 template <int THREADS>
-__device__ __forceinline__ void sum_buckets(uint32_t *words, uint32_t *totals)
+__device__ __forceinline__ uint32_t count_before(const uint32_t *words, uint16_t *before,
+                                                 uint32_t *totals, uint32_t done)
 {
-    constexpr int EACH = BUCKETS / 2 / THREADS;
-    uint32_t word[EACH];
-    const uint32_t both = load_bins<EACH>(words + threadIdx.x * EACH, word);
-    const uint32_t own = (both & 0xffffu) + (both >> 16), prefix = warp_prefix(own);
-    if (lane_index() == 31) {
-        totals[warp_index()] = prefix;
+    constexpr uint32_t QUADS = WINDOW_WORDS / 4 / THREADS; /* a warp's lanes read neighbours */
+    const uint32_t first = warp_index() * 32 * QUADS + lane_index();
+    uint32_t two[QUADS], three[QUADS], four[QUADS]; /* bits before that word of a quad */
+    uint32_t start[QUADS], all = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < QUADS; i++) {
+        const uint4 quad = reinterpret_cast<const uint4 *>(words)[first + 32 * i];
+        two[i] = (uint32_t)__popc(quad.x);
+        three[i] = two[i] + (uint32_t)__popc(quad.y);
+        four[i] = three[i] + (uint32_t)__popc(quad.z);
+        const uint32_t own = four[i] + (uint32_t)__popc(quad.w), prefix = warp_prefix(own);
+        start[i] = all + prefix - own;
+        all += __shfl_sync(WARP_ALL, prefix, 31);
+    }
+    if (lane_index() == 0) {
+        totals[warp_index()] = all;
     }
     block_sync<THREADS>();
     const uint32_t other = lane_index() < THREADS / 32 ? totals[lane_index()] : 0;
-    uint32_t sum =
-        prefix - own + __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    const uint32_t base =
+        done + __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t first = word[i] & 0xffffu;
-        words[threadIdx.x * EACH + i] = sum | (sum + first) << 16;
-        sum += first + (word[i] >> 16);
+    for (uint32_t i = 0; i < QUADS; i++) {
+        const uint32_t one = base + start[i];
+        reinterpret_cast<uint2 *>(before)[first + 32 * i] =
+            make_uint2(one | (one + two[i]) << 16, (one + three[i]) | (one + four[i]) << 16);
     }
-    block_sync<THREADS>();
+    return done + __reduce_add_sync(WARP_ALL, other);
 }
 
 /*
- * Writes the selected of `count` candidates by position, ascending: dealt into buckets, and ranked
- * within by comparison. All threads call; the histograms are clear again after the caller's next
- * barrier.
+ * Puts a list of k positions below `length` in ascending order, in `ordered`; `before` has room for
+ * a window's words. All threads call, after a barrier; ends with one, and the histograms are clear
+ * again after another.
  */
 template <class Roles>
-__device__ __forceinline__ void write_by_position(const struct select_params &params, uint32_t n,
-                                                  struct selection selection, uint32_t count)
+__device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k, uint32_t length,
+                                                uint16_t *before, uint32_t *ordered)
 {
-    constexpr int THREADS = Roles::THREADS, EACH = Roles::CANDIDATES / THREADS;
-    static_assert(EACH * THREADS == Roles::CANDIDATES, "every thread keeps as many ranks");
-    static_assert(Roles::CANDIDATES >= 2 * (int)TOPK_K_FAST_MAX, "both lists fit");
+    constexpr int THREADS = Roles::THREADS, EACH = (int)TOPK_K_FAST_MAX / THREADS;
     static_assert(TOPK_K_FAST_MAX < 65536, "a count of the selected has 16 bits");
-    auto &shared = state<Roles>();
-    auto &frontier = frontier_at<Roles>(n);
-    uint32_t *words = shared.finish.bins; /* and `more` */
-    uint32_t *dealt = reinterpret_cast<uint32_t *>(frontier.scores);
-    uint32_t *ordered = dealt + TOPK_K_FAST_MAX;
-    const uint32_t k = (uint32_t)shared.task.k;
-    const uint32_t range = range_shift((uint32_t)job_at<Roles>(n).segment.length);
-    const uint32_t shift = range > 2 ? range - 2 : 0; /* four buckets a bin */
-    const uint32_t marks = selected_marks<Roles>(n, selection, count);
-    const uint32_t *positions = frontier.positions + threadIdx.x;
-    uint32_t rank[EACH];   /* in its bucket, by arrival */
-    block_sync<THREADS>(); /* the histograms are clear, all scores are read */
+    auto &finish = state<Roles>().finish;
+    uint32_t *words = finish.bins; /* and `more` */
+    uint32_t position[EACH], done = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        rank[i] = 0;
-        if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            const uint32_t bucket = positions[i * THREADS] >> shift, half = bucket % 2 * 16;
-            rank[i] = atomicAdd(&words[bucket / 2], 1u << half) >> half & 0xffffu;
-        }
+        const uint32_t at = threadIdx.x + i * THREADS;
+        position[i] = at < k ? list[at] : 0xffffffffu;
     }
-    block_sync<THREADS>();
-    sum_buckets<THREADS>(words, shared.finish.emit.counts[0]);
+    for (uint32_t window = 0; window < length; window += WINDOW) {
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            const uint32_t position = positions[i * THREADS];
-            dealt[bucket_load(words, position >> shift) + rank[i]] = position;
-        }
-    }
-    block_sync<THREADS>();
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (i * THREADS < count && (marks >> i & 1u) != 0) {
-            const uint32_t position = positions[i * THREADS], bucket = position >> shift;
-            const uint32_t begin = bucket_load(words, bucket);
-            const uint32_t end = bucket + 1 < BUCKETS ? bucket_load(words, bucket + 1) : k;
-            uint32_t slot = begin;
-            for (uint32_t other = begin; other < end; other++) {
-                slot += dealt[other] < position ? 1u : 0u;
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t bit = position[i] - window;
+            if (bit < WINDOW) {
+                atomicOr(&words[bit / 32], 1u << bit % 32);
             }
-            ordered[slot] = position;
+        }
+        block_sync<THREADS>();
+        done = count_before<THREADS>(words, before, finish.emit.counts[0], done);
+        block_sync<THREADS>();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t bit = position[i] - window;
+            if (bit < WINDOW) {
+                const uint32_t lower = words[bit / 32] & ((1u << bit % 32) - 1u);
+                ordered[before[bit / 32] + (uint32_t)__popc(lower)] = position[i];
+            }
+        }
+        block_sync<THREADS>();
+        clear_histograms<THREADS>(finish);
+        if (window + WINDOW < length) {
+            block_sync<THREADS>();
         }
     }
-    block_sync<THREADS>();
-    clear_histograms<THREADS>(shared.finish);
-    sink_put_staged<THREADS>(sink_at<Roles>(params, n), ordered, k);
+}
+
+/* Writes the selected of `count` candidates in any order, or by position. All threads call; the
+ * histograms are clear again after the caller's next barrier. */
+template <class Roles>
+__device__ __forceinline__ void write_positions(const struct select_params &params, uint32_t n,
+                                                struct selection selection, uint32_t count)
+{
+    static_assert(Roles::CANDIDATES >= WINDOW_WORDS / 2 + (int)TOPK_K_FAST_MAX, "both fit");
+    const uint32_t k = (uint32_t)state<Roles>().task.k;
+    uint32_t *list = list_selected<Roles>(n, selection, count);
+    if (params.by_position) {
+        uint32_t *before = frontier_at<Roles>(n).positions, *ordered = before + WINDOW_WORDS / 2;
+        order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length,
+                               reinterpret_cast<uint16_t *>(before), ordered);
+        list = ordered;
+    }
+    sink_put_staged<Roles::THREADS>(sink_at<Roles>(params, n), list, k);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. */
@@ -299,10 +314,8 @@ __device__ __noinline__ void write_frontier(const struct select_params &params, 
         count, frontier_at<Roles>(n), state<Roles>().finish);
     if (params.by_value) {
         write_by_value<Roles>(params, n, selection, count);
-    } else if (!params.by_position) {
-        write_unordered<Roles>(params, n, selection, count);
     } else {
-        write_by_position<Roles>(params, n, selection, count);
+        write_positions<Roles>(params, n, selection, count);
     }
 }
 
