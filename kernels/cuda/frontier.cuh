@@ -29,10 +29,13 @@ struct frontier_shared {
     uint32_t was_cut; /* 1: the buffer had to be cut */
 };
 
+#define GROUP_LIST 128 /* choice: a group of so many is ranked by comparison, an entry a thread */
+
 /* What a selection among candidates needs beside them; bins are zero between its uses. */
 struct finish_shared {
-    alignas(16) uint32_t bins[TOPK_BINS]; /* exact search; with `more`: the sort buffer */
-    alignas(16) uint32_t more[TOPK_BINS]; /* bits of positions; bounds of parts */
+    alignas(16) uint32_t bins[TOPK_BINS];   /* exact search; with `more`: the sort buffer */
+    alignas(16) uint32_t more[TOPK_BINS];   /* bits of positions; bounds of parts */
+    alignas(16) uint64_t group[GROUP_LIST]; /* entries of a group, as order.cuh sorts them */
     struct rank_shared rank;
     struct emit_shared emit;
 };
@@ -236,6 +239,41 @@ struct position_source {
     }
 };
 
+/* How the best k of `count` candidates, at least k, are told from the others. All threads call,
+ * after a barrier. */
+template <int THREADS, int CANDIDATES>
+static __device__ __forceinline__ struct rank_group
+frontier_group(uint32_t count, struct frontier_shared<CANDIDATES> &shared,
+               struct finish_shared &finish)
+{
+    const struct candidate_source<THREADS> source = {
+        shared.scores, count, shared.lowest
+    };
+    uint32_t below = 0;
+    struct rank_group group;
+    find_cut<THREADS, true, GROUP_LIST>(source, shared.lowest, KEY_MAX, shared.shift, shared.k,
+                                        finish.bins, finish.rank, &below, &group);
+    return group;
+}
+
+/* Of a plateau of candidates the lowest `take` positions: the highest of these. All threads call;
+ * begins with a barrier. */
+template <int THREADS, int CANDIDATES>
+static __device__ __forceinline__ uint32_t
+plateau_position(uint32_t count, uint32_t key, uint32_t take,
+                 struct frontier_shared<CANDIDATES> &shared, struct finish_shared &finish)
+{
+    const struct position_source<THREADS> places = {
+        shared.scores, shared.positions, count, key
+    };
+    const uint32_t low = ~shared.length;
+    uint32_t below = 0;
+    block_sync<THREADS>();
+    return ~find_cut<THREADS, true>(places, low, KEY_MAX, range_shift(KEY_MAX - low), take,
+                                    finish.bins, finish.rank, &below)
+                .key;
+}
+
 /* The best k of `count` candidates, at least k; all threads call, after a barrier. */
 template <int THREADS, int CANDIDATES>
 static __device__ __forceinline__ struct selection
@@ -249,16 +287,9 @@ frontier_select(uint32_t count, struct frontier_shared<CANDIDATES> &shared,
     const struct rank_cut cut = find_cut<THREADS, true>(
         source, shared.lowest, KEY_MAX, shared.shift, shared.k, finish.bins, finish.rank, &below);
     struct selection selection = {cut.key, 0xffffffffu};
-    if (!cut.all) { /* of a plateau the lowest positions */
-        const struct position_source<THREADS> places = {
-            shared.scores, shared.positions, count, cut.key
-        };
-        const uint32_t low = ~shared.length;
-        block_sync<THREADS>();
+    if (!cut.all) {
         selection.position =
-            ~find_cut<THREADS, true>(places, low, KEY_MAX, range_shift(KEY_MAX - low), cut.take,
-                                     finish.bins, finish.rank, &below)
-                 .key;
+            plateau_position<THREADS, CANDIDATES>(count, cut.key, cut.take, shared, finish);
     }
     return selection;
 }

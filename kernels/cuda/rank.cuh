@@ -356,6 +356,12 @@ static __device__ __forceinline__ void list_keys(const Source &source, uint32_t 
     });
 }
 
+/* What a search has come to when it stops early: every key above `high` is selected, and `take` of
+ * the `count` keys in [low, high]. */
+struct rank_group {
+    uint32_t low, high, take, count;
+};
+
 /*
  * The cut that selects `need` keys of a source.
  *
@@ -366,17 +372,21 @@ static __device__ __forceinline__ void list_keys(const Source &source, uint32_t 
  * may take `low` alone, so that a plateau there is found at once; the highest takes all that is
  * above. When fewer than `need` keys are >= low, the search goes on below, and *below_p counts
  * that. LIST: whether a pass over the source is cheap, so that a small group is collected, and a
- * plateau looked for before another histogram.
+ * plateau looked for before another histogram. FEW: with a group of so many keys or fewer the
+ * search ends, and leaves that to the caller; *group_p is then set in any case (count is all ones
+ * where it is not known, of a plateau).
  *
  * bins[] is zero at the call, and again after the caller's next barrier. Four barriers for a search
  * that ends in its first range.
  */
-template <int THREADS, bool LIST, class Source>
+template <int THREADS, bool LIST, uint32_t FEW = 0, class Source>
 static __device__ __forceinline__ struct rank_cut
 find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint32_t need,
-         uint32_t *bins, struct rank_shared &shared, uint32_t *below_p)
+         uint32_t *bins, struct rank_shared &shared, uint32_t *below_p,
+         struct rank_group *group_p = nullptr)
 {
     struct rank_cut cut;
+    uint32_t count = 0;
     for (;;) {
         count_keys(source, low, high, shift, bins);
         block_sync<THREADS>();
@@ -385,6 +395,7 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
         if (found.total < need) { /* the proposed range was too high */
             if (low <= KEY_NAN) { /* or the source changed: all that is left, if anything */
                 cut = {low, need, true};
+                count = need;
                 break;
             }
             need -= found.total;
@@ -405,14 +416,18 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
             cut.key = low;
             cut.take = need;
             cut.all = found.count == need;
+            count = found.count;
             if (cut.all || low == high) {
                 break;
             }
             if (has_score_keys(source) && found.bin < TOPK_BINS - 1 && is_one_score(low, shift)) {
-                cut.key = low;
+                cut.key = high = low;
                 break;
             }
-            if (LIST && found.count <= RANK_LIST) {
+            if (FEW > 0 && found.count <= FEW) {
+                break;
+            }
+            if (LIST && FEW == 0 && found.count <= RANK_LIST) {
                 list_keys(source, low, high, shared);
                 block_sync<THREADS>();
                 if (threadIdx.x == 0) {
@@ -431,9 +446,13 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
             cut.key = low;
             cut.take = need;
             cut.all = false;
+            count = KEY_MAX;
             break;
         }
         shift = range_shift(high - low);
+    }
+    if (FEW > 0) {
+        *group_p = {low, high, cut.take, count};
     }
     return cut;
 }

@@ -113,14 +113,17 @@ __device__ __forceinline__ struct sink sink_at(const struct select_params &param
     return sink_of_row(state<Roles>().task, params.args, job_at<Roles>(n).segment.row);
 }
 
-/* Writes the selected of `count` candidates by value, descending. All threads call. */
+/* Writes the best k of `count` candidates (at least k) by value, descending. All threads call,
+ * after a barrier. */
 template <class Roles>
 __device__ __noinline__ void write_by_value(const struct select_params &params, uint32_t n,
-                                            struct selection selection, uint32_t count)
+                                            uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     auto &frontier = frontier_at<Roles>(n);
+    const struct selection selection =
+        frontier_select<THREADS, Roles::CANDIDATES>(count, frontier, shared.finish);
     const uint32_t k = (uint32_t)shared.task.k;
     uint64_t *entries = sort_buffer(shared.finish);
     block_sync<THREADS>(); /* the histograms are clear before entries overwrite them */
@@ -169,18 +172,84 @@ __device__ __forceinline__ uint32_t selected_marks(uint32_t n, const struct sele
 }
 
 /*
- * Puts the positions of the selected of `count` candidates where the scores were, in any order. All
- * threads call; ends with a barrier.
+ * Bit i: candidate threadIdx.x + i * THREADS, one of `count`, ranks above the group. Those in the
+ * group are listed, in any order.
  */
 template <class Roles>
-__device__ __forceinline__ uint32_t *list_selected(uint32_t n, struct selection selection,
-                                                   uint32_t count)
+__device__ __forceinline__ uint32_t marks_above(uint32_t n, const struct rank_group &group,
+                                                uint32_t count)
+{
+    constexpr int THREADS = Roles::THREADS;
+    auto &finish = state<Roles>().finish;
+    auto &frontier = frontier_at<Roles>(n);
+    const float from = __uint_as_float(key_floor_bits(group.low));
+    const float above = __uint_as_float(key_floor_bits(min(group.high, KEY_PLUS_INF) + 1));
+    uint32_t marks = 0, reach = 0, bit = 1;
+#pragma unroll 4
+    for (uint32_t at = threadIdx.x; at < count; at += THREADS, bit += bit) {
+        const float score = frontier.scores[at];
+        marks |= score >= above ? bit : 0u;
+        reach |= score >= from ? bit : 0u;
+    }
+    reach = group.low <= KEY_NAN ? bit - 1 : reach; /* every one, NaN too */
+    for (uint32_t rest = reach & ~marks; rest != 0; rest &= rest - 1) {
+        const uint32_t at = threadIdx.x + ((uint32_t)__ffs((int)rest) - 1) * THREADS;
+        finish.group[atomicAdd(&finish.rank.list_count, 1u)] =
+            sort_entry(key_of(frontier.scores[at]), frontier.positions[at]);
+    }
+    return marks;
+}
+
+/* Writes the positions of the best `take` of the listed group to `list`. All threads call, after a
+ * barrier. */
+template <int THREADS>
+__device__ __forceinline__ void list_group(const struct rank_group &group,
+                                           struct finish_shared &finish, uint32_t *list)
+{
+    static_assert(GROUP_LIST <= THREADS, "an entry a thread");
+    if (threadIdx.x == 0) {
+        finish.rank.list_count = 0;
+    }
+    if (threadIdx.x < group.count) {
+        const uint64_t own = finish.group[threadIdx.x];
+        uint32_t rank = 0; /* no two entries are equal */
+#pragma unroll 4
+        for (uint32_t i = 0; i < group.count; i++) {
+            rank += finish.group[i] > own ? 1u : 0u;
+        }
+        if (rank < group.take) {
+            list[rank] = ~(uint32_t)own;
+        }
+    }
+}
+
+/*
+ * Puts the positions of the best k of `count` candidates (at least k) where the scores were, in any
+ * order. All threads call, after a barrier; ends with one. Candidates between those that are surely
+ * selected and those that are not are few as a rule: they are listed in the same pass that marks
+ * the former, ties and all.
+ */
+template <class Roles>
+__device__ __forceinline__ uint32_t *list_selected(uint32_t n, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     auto &frontier = frontier_at<Roles>(n);
     uint32_t *list = reinterpret_cast<uint32_t *>(frontier.scores);
-    uint32_t marks = selected_marks<Roles>(n, selection, count);
+    const struct rank_group group =
+        frontier_group<THREADS, Roles::CANDIDATES>(count, frontier, shared.finish);
+    const bool all = group.count == group.take, listed = !all && group.count <= GROUP_LIST;
+    uint32_t marks;
+    if (listed) {
+        marks = marks_above<Roles>(n, group, count);
+    } else {
+        struct selection selection = {group.low, 0xffffffffu};
+        if (!all) {
+            selection.position = plateau_position<THREADS, Roles::CANDIDATES>(
+                count, group.low, group.take, frontier, shared.finish);
+        }
+        marks = selected_marks<Roles>(n, selection, count);
+    }
     const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
     if (lane_index() == 31) {
@@ -192,6 +261,9 @@ __device__ __forceinline__ uint32_t *list_selected(uint32_t n, struct selection 
         const uint32_t i = 31u - (uint32_t)__clz((int)marks);
         marks ^= 1u << i;
         list[slot++] = frontier.positions[threadIdx.x + i * THREADS];
+    }
+    if (listed) {
+        list_group<THREADS>(group, shared.finish, list + (uint32_t)shared.task.k - group.take);
     }
     block_sync<THREADS>();
     return list;
@@ -287,15 +359,15 @@ __device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k
     }
 }
 
-/* Writes the selected of `count` candidates in any order, or by position. All threads call; the
- * histograms are clear again after the caller's next barrier. */
+/* Writes the best k of `count` candidates in any order, or by position. All threads call, after a
+ * barrier; the histograms are clear again after the caller's next barrier. */
 template <class Roles>
 __device__ __forceinline__ void write_positions(const struct select_params &params, uint32_t n,
-                                                struct selection selection, uint32_t count)
+                                                uint32_t count)
 {
     static_assert(Roles::CANDIDATES >= WINDOW_WORDS / 2 + (int)TOPK_K_FAST_MAX, "both fit");
     const uint32_t k = (uint32_t)state<Roles>().task.k;
-    uint32_t *list = list_selected<Roles>(n, selection, count);
+    uint32_t *list = list_selected<Roles>(n, count);
     if (params.by_position) {
         uint32_t *before = frontier_at<Roles>(n).positions, *ordered = before + WINDOW_WORDS / 2;
         order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length,
@@ -310,12 +382,10 @@ template <class Roles>
 __device__ __noinline__ void write_frontier(const struct select_params &params, uint32_t n,
                                             uint32_t count)
 {
-    const struct selection selection = frontier_select<Roles::THREADS, Roles::CANDIDATES>(
-        count, frontier_at<Roles>(n), state<Roles>().finish);
     if (params.by_value) {
-        write_by_value<Roles>(params, n, selection, count);
+        write_by_value<Roles>(params, n, count);
     } else {
-        write_positions<Roles>(params, n, selection, count);
+        write_positions<Roles>(params, n, count);
     }
 }
 

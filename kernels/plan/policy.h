@@ -81,7 +81,7 @@
 #define TOPK_UNIT_SCORES 1024       /* shares of work are cut at multiples of this */
 #define TOPK_SAMPLE_UNIT 16         /* scores; 64 bytes of float32, the cheapest by traffic */
 #define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
-#define TOPK_STREAM_MISC_BYTES 2048 /* barriers, counters and lists beside the big arrays */
+#define TOPK_STREAM_MISC_BYTES 3072 /* barriers, counters and lists beside the big arrays */
 
 /* ---- cluster: a row in the blocks of a cluster ------------------------------------------------
  */
