@@ -246,6 +246,9 @@ __device__ __noinline__ void propose(const struct select_params &params, uint32_
     if (thread >= 32) {
         return;
     }
+    if (FIRST && thread == 0) {
+        mbarrier_arrive(&shared.hand_over.sampled);
+    }
     struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
     if (is_edge) {
         job.edges[thread] = edge_score;

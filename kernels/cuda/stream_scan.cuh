@@ -78,7 +78,8 @@ __device__ __noinline__ uint32_t marks_edge(uint32_t n, score_t *scores, uint32_
 #if __CUDA_ARCH__ >= 900
 /*
  * One warp, of which one lane works: keeps the ring full, part after part. When all blocks begin,
- * full rings would have the first sample wait for some microseconds: so at first a few stages.
+ * full rings would have the first sample wait for some microseconds: so at first a few stages, and
+ * the others when it has come.
  */
 #define EARLY_STAGES 4 /* choice */
 template <class Roles>
@@ -100,7 +101,7 @@ __device__ __forceinline__ void produce(uint32_t num_stages)
         uint32_t early = n == 0 ? EARLY_STAGES : 0;
         for (; step < end; step += STAGE) {
             if (early > 0 && --early == 0) {
-                ring_wait(&shared.hand_over.ready[0], 0);
+                ring_wait(&shared.hand_over.sampled, 0);
             }
             ring_wait(&shared.ring.empty[place.stage], place.phase ^ 1);
             const uint32_t from = max(step, whole_begin), to = min(step + STAGE, whole_end);

@@ -62,6 +62,7 @@ struct hand_over {
     uint64_t ready[JOBS];      /* so is the boundary: to scanners and finishers */
     uint64_t scanned[JOBS];    /* every scanning warp is through, or stuck: to finishers */
     uint64_t freed[JOBS];      /* the producer and the finishers are through: to the samplers */
+    uint64_t sampled;          /* the first sample has come: to the producer */
     uint64_t resumed[BUFFERS]; /* the candidates were cut: to the scanners that are stuck */
     uint32_t stuck[BUFFERS];   /* scanning warps that wait for that */
     uint32_t cuts[BUFFERS];    /* of all jobs so far */
@@ -146,6 +147,7 @@ __device__ __forceinline__ void hand_over_init()
         hand.stuck[i] = hand.cuts[i] = 0;
         frontier_clear(state<Roles>().frontiers[i]);
     }
+    mbarrier_init_one(&hand.sampled);
     fence_mbarrier_init();
 }
 #endif
