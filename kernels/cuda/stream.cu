@@ -175,6 +175,9 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         return;
     }
     launch_release();
+    if (threadIdx.x == 32 * Roles::FIRST_SCANNER) {
+        task_prefetch(params);
+    }
     begin<Roles>(params);
     launch_wait();
     const struct task task = task_read(params);
