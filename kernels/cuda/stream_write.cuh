@@ -48,15 +48,40 @@ __device__ __forceinline__ uint32_t marks_again(const score_t *row, uint32_t chu
     return marks;
 }
 
-/* Admits the whole row from global memory: the slow, rare second look. Ends with a barrier. */
+/* Asks for a chunk to come to the L2 cache, as far as it lies in [begin, end). One lane. */
+__device__ __forceinline__ void ask_for(const score_t *row, uint32_t chunk, uint32_t begin,
+                                        uint32_t end)
+{
+#if __CUDA_ARCH__ >= 900
+    const uint32_t from = max(chunk, (begin + SCORE_GROUP - 1) / SCORE_GROUP * SCORE_GROUP);
+    const uint32_t to = min(chunk + CHUNK, end / SCORE_GROUP * SCORE_GROUP);
+    if (to > from) {
+        prefetch_bulk(row + from, (int32_t)((to - from) * sizeof(score_t)));
+    }
+#else
+    (void)row, (void)chunk, (void)begin, (void)end; /* these families do nothing before sm_90 */
+#endif
+}
+
+/*
+ * Admits the whole row from global memory: the slow, rare second look. Ends with a barrier. As the
+ * scanners', its warps do not wait for each other, unless candidates must be cut; chunks are asked
+ * for some turns ahead, for a warp has no more than one in its registers.
+ */
+#define AGAIN_AHEAD 4 /* choice: turns; 128 KB of all warps */
 template <class Roles>
 __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
 {
     constexpr int THREADS = Roles::THREADS;
+    constexpr uint32_t TURN = CHUNK * THREADS / 32;
     auto &frontier = frontier_at<Roles>(n);
     const struct segment &segment = job_at<Roles>(n).segment;
     const score_t *row = row_of<Roles>(segment);
     const uint32_t skew = segment.skew, end = skew + (uint32_t)segment.length;
+    uint32_t chunk = warp_index() * CHUNK;
+    if (lane_index() < AGAIN_AHEAD) {
+        ask_for(row, chunk + lane_index() * TURN, skew, end);
+    }
     block_sync<THREADS>();
     if (threadIdx.x == 0) {
         const struct boundary boundary = {low, 0xffffffffu, 0, first_shift(low), KEY_NAN};
@@ -65,28 +90,29 @@ __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
     }
     block_sync<THREADS>();
     struct admission admission = admission_of(low, 0xffffffffu);
-    for (uint32_t step = 0; step < end; step += CHUNK * (THREADS / 32)) {
-        const uint32_t chunk = step + warp_index() * CHUNK;
-        bool admitted = chunk >= end;
-        for (;;) {
-            if (!admitted) {
-                const uint32_t marks = marks_again(row, chunk, skew, end, admission);
-                /* Read again, and it may have changed: no key held is lower than said. */
-                const uint32_t lowest = frontier.lowest;
-                admitted = frontier_admit(frontier, marks, chunk - skew, [&](uint32_t at) {
+    for (;;) {
+        /* Scores are read twice, and may have changed: no key held is lower than said. */
+        const uint32_t lowest = frontier.lowest;
+        for (; chunk < end; chunk += TURN) {
+            if (lane_index() == 0) {
+                ask_for(row, chunk + AGAIN_AHEAD * TURN, skew, end);
+            }
+            const uint32_t marks = marks_again(row, chunk, skew, end, admission);
+            if (!frontier_admit(frontier, marks, chunk - skew, [&](uint32_t at) {
                     const float score = score_number(row[chunk + at]);
                     return key_of(score) >= lowest ? score
                                                    : __uint_as_float(key_floor_bits(lowest));
-                });
-            }
-            block_sync<THREADS>();
-            const uint32_t stored = frontier.stored;
-            block_sync<THREADS>(); /* all have read it before anyone admits more */
-            if (stored == 0xffffffffu) {
+                })) {
                 break;
             }
-            admission = cut_candidates<Roles>(n, stored);
         }
+        block_sync<THREADS>();
+        const uint32_t stored = frontier.stored;
+        block_sync<THREADS>(); /* all have read it before anyone admits more */
+        if (stored == 0xffffffffu) {
+            break;
+        }
+        admission = cut_candidates<Roles>(n, stored);
     }
     return frontier.count;
 }
