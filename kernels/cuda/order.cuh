@@ -47,21 +47,102 @@ static __device__ __noinline__ void sort_descending(uint64_t *entries, uint32_t 
     }
 }
 
-/* Writes sorted entries as the result. All THREADS threads call, after a barrier. */
-template <int THREADS>
+/*
+ * Several entries of a result at a time: what sink_put does for one, in two halves. A position, and
+ * what is looked up for it; void where the sink does not ask for it.
+ */
+struct sink_entry {
+    uint32_t position;
+    int32_t page;
+    score_t score;
+};
+
+/* Whether a position lies outside of the page table; topk_args_check refuses such a table. */
+static __device__ __forceinline__ bool sink_lacks_page(const struct sink &sink, uint32_t position)
+{
+    return sink.pages != nullptr && position >> sink.page_size_log2 >= (uint32_t)sink.num_pages;
+}
+
+/* Looks up what is written of a position, of a sink that is not plain. Nothing waits for it yet. */
+static __device__ __forceinline__ struct sink_entry sink_look_up(const struct sink &sink,
+                                                                 uint32_t position)
+{
+    struct sink_entry entry = {position, 0, {}};
+    if (sink.pages != nullptr && !sink_lacks_page(sink, position)) {
+        entry.page = sink.pages[position >> sink.page_size_log2];
+    }
+    if (sink.values != nullptr) {
+        /* No position is beyond, unless the row changed while it was read. */
+        entry.score = sink.scores[min(position, sink.last)];
+    }
+    return entry;
+}
+
+/* Writes what was looked up as entry `slot` of the row's result. */
+static __device__ __forceinline__ void sink_put_entry(const struct sink &sink, uint32_t slot,
+                                                      const struct sink_entry &entry)
+{
+    if (sink_lacks_page(sink, entry.position)) {
+        sink.indices[slot] = -1;
+        return;
+    }
+    uint32_t result = entry.position;
+    if (sink.pages != nullptr) {
+        const uint32_t within = result & ((1u << sink.page_size_log2) - 1);
+        result = ((uint32_t)entry.page << sink.page_size_log2) + within;
+    }
+    __stcg(&sink.indices[slot], (int32_t)(result + (uint32_t)sink.offset));
+    if (sink.values != nullptr) {
+        sink.values[slot] = score_value(entry.score);
+    }
+}
+
+/*
+ * Writes position_of(i) as entry i < count of the result, where the sink is not plain; what is
+ * looked up for BATCH entries of a thread is asked for before any of it is waited for. All THREADS
+ * threads call.
+ */
+template <int THREADS, int BATCH, class Position>
+static __device__ __forceinline__ void sink_put_batches(const struct sink &sink, uint32_t count,
+                                                        const Position &position_of)
+{
+#pragma unroll 1
+    for (uint32_t first = threadIdx.x; first < count; first += BATCH * THREADS) {
+        struct sink_entry entry[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            entry[b] = sink_look_up(sink, position_of(min(first + b * THREADS, count - 1)));
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            if (first + b * THREADS < count) {
+                sink_put_entry(sink, first + b * THREADS, entry[b]);
+            }
+        }
+    }
+}
+
+/* Writes sorted entries as the result; BATCH as above. All THREADS threads call, after a barrier.
+ */
+template <int THREADS, int BATCH = 1>
 static __device__ __forceinline__ void sink_put_sorted(const struct sink &sink,
                                                        const uint64_t *entries, uint32_t count)
 {
+    if (BATCH > 1 && !sink.plain) {
+        sink_put_batches<THREADS, BATCH>(sink, count,
+                                         [&](uint32_t i) { return ~(uint32_t)entries[i]; });
+        return;
+    }
     for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
         sink_put(sink, i, ~(uint32_t)entries[i]);
     }
 }
 
 /*
- * Writes staged positions (in shared memory, aligned to 16 bytes) as the result, in whole sectors.
- * All THREADS threads call, after a barrier.
+ * Writes staged positions (in shared memory, aligned to 16 bytes) as the result, in whole sectors;
+ * BATCH as above. All THREADS threads call, after a barrier.
  */
-template <int THREADS>
+template <int THREADS, int BATCH = 1>
 static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
                                                        const uint32_t *stage, uint32_t k)
 {
@@ -74,6 +155,10 @@ static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
             const uint32_t last = k - k % 4 + threadIdx.x;
             __stcg(&sink.indices[last], (int32_t)stage[last]);
         }
+        return;
+    }
+    if (BATCH > 1 && !sink.plain) {
+        sink_put_batches<THREADS, BATCH>(sink, k, [&](uint32_t i) { return stage[i]; });
         return;
     }
 #pragma unroll 1

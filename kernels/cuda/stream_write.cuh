@@ -132,6 +132,8 @@ __device__ __forceinline__ void clear_histograms(struct finish_shared &finish)
     clear_bins<THREADS>(finish.more);
 }
 
+#define LOOK_UPS 8 /* choice: pages and values a thread asks for at once; all of K 2048 */
+
 /* Where the result of the n-th part's row goes. */
 template <class Roles>
 __device__ __forceinline__ struct sink sink_at(const struct select_params &params, uint32_t n)
@@ -170,7 +172,7 @@ __device__ __noinline__ void write_by_value(const struct select_params &params, 
         });
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);
-    sink_put_sorted<THREADS>(sink_at<Roles>(params, n), entries, k);
+    sink_put_sorted<THREADS, LOOK_UPS>(sink_at<Roles>(params, n), entries, k);
     block_sync<THREADS>();
     clear_histograms<THREADS>(shared.finish);
 }
@@ -400,7 +402,7 @@ __device__ __forceinline__ void write_positions(const struct select_params &para
                                reinterpret_cast<uint16_t *>(before), ordered);
         list = ordered;
     }
-    sink_put_staged<Roles::THREADS>(sink_at<Roles>(params, n), list, k);
+    sink_put_staged<Roles::THREADS, LOOK_UPS>(sink_at<Roles>(params, n), list, k);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. */
