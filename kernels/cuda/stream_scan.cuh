@@ -19,6 +19,30 @@ struct warp_place {
     uint32_t stage, phase; /* of that next one in the ring */
 };
 
+/*
+ * The stages of a part, in the order in which they are read: from the second quarter on, the first
+ * one last. The best scores crowd at a row's ends as a rule, and chunks with many take long, which
+ * hurts least where others follow.
+ */
+struct stage_order {
+    uint32_t first; /* virtual position of the part's first stage */
+    uint32_t count, quarter;
+};
+
+__device__ __forceinline__ struct stage_order stage_order_of(const struct segment &segment)
+{
+    const uint32_t first = segment.begin / TOPK_UNIT_SCORES * TOPK_UNIT_SCORES;
+    const uint32_t count = (segment.end - first + STAGE - 1) / STAGE;
+    return {first, count, count / 4};
+}
+
+/* Virtual position of the i-th stage. */
+__device__ __forceinline__ uint32_t stage_begin(const struct stage_order &order, uint32_t i)
+{
+    const uint32_t stage = i + order.quarter;
+    return order.first + (stage < order.count ? stage : stage - order.count) * STAGE;
+}
+
 /* The marks of a chunk that the part covers whole, all of it before or behind `until`. */
 __device__ __forceinline__ uint32_t marks_inner(const score_t *scores, score_bound low)
 {
@@ -94,16 +118,17 @@ __device__ __forceinline__ void produce(uint32_t num_stages)
         }
         const struct segment &segment = job_at<Roles>(n).segment;
         const score_t *row = row_of<Roles>(segment);
-        const uint32_t end = segment.length > shared.task.k ? segment.end : 0;
+        const struct stage_order order = stage_order_of(segment);
+        const uint32_t stages = segment.length > shared.task.k ? order.count : 0;
         const uint32_t whole_begin = (segment.begin + SCORE_GROUP - 1) / SCORE_GROUP * SCORE_GROUP;
-        const uint32_t whole_end = end / SCORE_GROUP * SCORE_GROUP;
-        uint32_t step = segment.begin / TOPK_UNIT_SCORES * TOPK_UNIT_SCORES;
+        const uint32_t whole_end = segment.end / SCORE_GROUP * SCORE_GROUP;
         uint32_t early = n == 0 ? EARLY_STAGES : 0;
-        for (; step < end; step += STAGE) {
+        for (uint32_t i = 0; i < stages; i++) {
             if (early > 0 && --early == 0) {
                 ring_wait(&shared.hand_over.sampled, 0);
             }
             ring_wait(&shared.ring.empty[place.stage], place.phase ^ 1);
+            const uint32_t step = stage_begin(order, i);
             const uint32_t from = max(step, whole_begin), to = min(step + STAGE, whole_end);
             const uint32_t count = to > from ? to - from : 0; /* only whole 16-byte groups */
             ring_copy(stage_at<Roles>(place.stage) + (from - step), row + from,
@@ -145,8 +170,9 @@ __device__ __forceinline__ bool scan_chunks(uint32_t n, uint32_t num_stages,
     const struct admission admission = job_at<Roles>(n).admission;
     const uint32_t begin = segment.begin, end = segment.end, skew = segment.skew;
     const uint32_t within = (warp_index() - Roles::FIRST_SCANNER) % STAGE_WARPS * CHUNK;
-    uint32_t chunk = begin / TOPK_UNIT_SCORES * TOPK_UNIT_SCORES + place.due * STAGE + within;
-    for (; chunk < end + within; chunk += GROUPS * STAGE) {
+    const struct stage_order order = stage_order_of(segment);
+    while (place.due < order.count) {
+        const uint32_t chunk = stage_begin(order, place.due) + within;
         if (!wait_for_stage(shared.ring, frontier.stored, place)) {
             return false;
         }
@@ -212,8 +238,7 @@ __device__ __forceinline__ void scan(uint32_t num_stages)
                 ring_wait(&hand.resumed[buffer], phase);
                 __syncwarp();
             }
-            const uint32_t first = segment.begin / TOPK_UNIT_SCORES * TOPK_UNIT_SCORES;
-            place.due -= (segment.end - first + STAGE - 1) / STAGE;
+            place.due -= stage_order_of(segment).count;
         }
         __syncwarp();
         if (lane_index() == 0) {
