@@ -75,7 +75,8 @@ static __device__ __forceinline__ int32_t opaque(int32_t value)
 }
 
 /* Likewise a base address for many accesses, kept as it is. */
-static __device__ __forceinline__ int32_t *opaque_base(int32_t *base)
+template <class T>
+static __device__ __forceinline__ T *opaque_base(T *base)
 {
     asm volatile("mov.b64 %0, %0;" : "+l"(base));
     return base;

@@ -102,10 +102,16 @@ static __device__ __forceinline__ void clear_bins(uint32_t *bins)
 template <int EACH>
 static __device__ __forceinline__ void clear_own(uint32_t *bins)
 {
-    static_assert(EACH % 4 == 0, "16 bytes at a time");
+    if (EACH % 4 == 0) { /* 16 bytes at a time */
 #pragma unroll
-    for (int i = 0; i < EACH / 4; i++) {
-        reinterpret_cast<uint4 *>(bins)[i] = make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < EACH / 4; i++) {
+            reinterpret_cast<uint4 *>(bins)[i] = make_uint4(0, 0, 0, 0);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            bins[i] = 0;
+        }
     }
 }
 

@@ -49,46 +49,40 @@ __device__ __forceinline__ void prefetch_row(const score_t *scores, int32_t leng
 #endif
 }
 
-/*
- * Loads a row of `given` scores; what lies beyond its valid length becomes NaN. Early: see
- * policy.h; what thread 0 read as the length then becomes `given` here, behind a barrier. Returns
- * the valid length.
- */
-template <int THREADS, int SCORES, bool EARLY>
-__device__ __forceinline__ int32_t load_row(const struct task &task, int32_t row, int32_t read,
-                                            int32_t &given, float (&scores)[SCORES])
+/* Loads a row up to `length`; what lies beyond becomes NaN. */
+template <int SCORES>
+__device__ __forceinline__ void load_scores(const struct task &task, int32_t row, int32_t length,
+                                            float (&scores)[SCORES])
 {
-    const float nan = __uint_as_float(0xffffffffu);
     const int32_t first = first_position<SCORES>();
-    const score_t *lane_scores = task_row(task, row) + first;
-    int32_t length = EARLY ? task.width : clamp_length(task, given);
-    int32_t exist = opaque(length - first);
+    const score_t *lane_scores = opaque_base(task_row(task, row) + first);
+    const int32_t exist = opaque(length - first);
     if (32 * (SCORES - 1) < exist) {
 #pragma unroll
         for (int j = 0; j < SCORES; j++) {
             scores[j] = score_number(__ldcs(lane_scores + 32 * j));
         }
-    } else {
+        return;
+    }
+    const float nan = __uint_as_float(0xffffffffu);
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        scores[j] = 32 * j < exist ? score_number(__ldcs(lane_scores + 32 * j)) : nan;
+    }
+}
+
+/* Makes NaN of what was loaded beyond the valid length. */
+template <int SCORES>
+__device__ __forceinline__ void cut_scores(int32_t length, float (&scores)[SCORES])
+{
+    const float nan = __uint_as_float(0xffffffffu);
+    const int32_t exist = opaque(length - first_position<SCORES>());
+    if (32 * (SCORES - 1) >= exist) {
 #pragma unroll
         for (int j = 0; j < SCORES; j++) {
-            scores[j] = 32 * j < exist ? score_number(__ldcs(lane_scores + 32 * j)) : nan;
+            scores[j] = 32 * j < exist ? scores[j] : nan;
         }
     }
-    if (EARLY) {
-        if (threadIdx.x == 0) {
-            given = read;
-        }
-        block_sync<THREADS>();
-        length = clamp_length(task, given);
-        exist = opaque(length - first);
-        if (32 * (SCORES - 1) >= exist) {
-#pragma unroll
-            for (int j = 0; j < SCORES; j++) {
-                scores[j] = 32 * j < exist ? scores[j] : nan;
-            }
-        }
-    }
-    return length;
 }
 
 /* Where a search starts: at a key, in bins of 2^shift keys. */
@@ -125,44 +119,59 @@ __device__ __forceinline__ struct proposal propose(const struct register_source<
     return proposal;
 }
 
-/* A row that was selected from at once. */
-__device__ __forceinline__ void count_direct(struct route_counts &counts, int32_t length)
+/* What thread 0 notes of a row that is done with, for no barrier follows. */
+__device__ __forceinline__ void count_row(struct row_shared &shared, int32_t length, int32_t given,
+                                          int32_t k, bool again)
 {
-    if (threadIdx.x == 0) {
-        counts.scores_read += (uint32_t)length;
-        counts.direct++;
-    }
+    struct route_counts &counts = shared.counts;
+    shared.staged = 0;
+    counts.clamped += length != given ? 1u : 0u;
+    counts.copied += length <= k ? 1u : 0u;
+    counts.scores_read += length <= k ? 0u : (uint32_t)length;
+    counts.direct += length > k && !again ? 1u : 0u;
+    counts.recovery += again ? 1u : 0u;
 }
 
 /*
- * Selects from one row. What threads must agree on is read by one of them, for the caller may
+ * Selects from one row; returns its valid length, and in *again_p whether a search had to go on
+ * below what was proposed. What threads must agree on is read by one of them, for the caller may
  * change it: thread 0 knows the length as `read`, and of the block's next row as `next`, 0 if none.
- * All know it as shared.given[turn % 2]; that of the next row behind the row's barriers.
+ * All know it as shared.given[turn % 2]; that of the next row behind the row's barriers. Early (see
+ * policy.h): the scores are there, or on their way, up to the width.
  */
 template <int THREADS, int SCORES, bool EARLY, bool QUICK>
-__device__ __forceinline__ void
-select_row(const struct select_params &params, const struct task &task, int32_t row, int32_t turn,
-           int32_t read, int32_t next, uint64_t *entries, struct row_shared &shared)
+__device__ __forceinline__ int32_t select_row(const struct select_params &params,
+                                              const struct task &task, int32_t row, int32_t turn,
+                                              int32_t read, int32_t next, float (&scores)[SCORES],
+                                              uint64_t *entries, struct row_shared &shared,
+                                              bool *again_p)
 {
     constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
-    float scores[SCORES];
-    int32_t &given = shared.given[turn % 2];
-    const int32_t length = load_row<THREADS, SCORES, EARLY>(task, row, read, given, scores);
-    const int32_t k = task.k;
+    if (EARLY) {
+        if (threadIdx.x == 0) {
+            shared.given[turn % 2] = read;
+        }
+        block_sync<THREADS>();
+    }
+    const int32_t length = clamp_length(task, shared.given[turn % 2]), k = task.k;
+    if (EARLY) {
+        cut_scores<SCORES>(length, scores);
+    } else {
+        load_scores<SCORES>(task, row, length, scores);
+    }
     if (threadIdx.x == 0) {
-        shared.given[(turn + 1) % 2] = next;
+        if (!EARLY) {
+            shared.given[(turn + 1) % 2] = next;
+        }
         if (next > k && params.prefetch > 0) {
             prefetch_row(task_row(task, row + (int32_t)gridDim.x), clamp_length(task, next));
         }
-        shared.staged = 0;
-        shared.counts.clamped += length != given ? 1u : 0u;
-        shared.counts.copied += length <= k ? 1u : 0u;
     }
     if (length <= k) {
         const struct sink sink = sink_of_row(task, params.args, row);
         select_whole<THREADS>(sink, length, k, params.by_value != 0, entries);
         block_sync<THREADS>();
-        return;
+        return length;
     }
     const struct register_source<SCORES> source = {
         scores, length
@@ -173,8 +182,7 @@ select_row(const struct select_params &params, const struct task &task, int32_t 
         static_assert(THREADS * SCORES <= QUICK_SCORES_MAX, "short rows");
         struct quick_cut bin;
         if (quick_row<THREADS, SCORES>(params, row, scores, task, entries, bin, shared)) {
-            count_direct(shared.counts, length);
-            return;
+            return length;
         }
         cut = search_bin<THREADS, SCORES>(source, bin, (uint32_t)k, shared);
     } else {
@@ -183,23 +191,17 @@ select_row(const struct select_params &params, const struct task &task, int32_t 
         cut = find_cut<THREADS, true>(source, proposal.low, KEY_MAX, proposal.shift, (uint32_t)k,
                                       shared.bins, shared.rank, &below);
     }
-    if (threadIdx.x == 0) {
-        shared.counts.scores_read += (uint32_t)length;
-        shared.counts.direct += below == 0 ? 1u : 0u;
-        shared.counts.recovery += below != 0 ? 1u : 0u;
-    }
     write_row<THREADS, SCORES>(params, task, row, source, cut, entries, shared);
+    *again_p = below != 0;
+    return length;
 }
 
-template <int THREADS, int SCORES, int BLOCKS, bool EARLY>
+template <int THREADS, int SCORES, int BLOCKS, bool EARLY, bool QUICK>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_kernel(const __grid_constant__ struct select_params params)
 {
     static_assert(SCORES <= 32, "one mark a score in 32 bits");
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps, one block");
-    /* Where each row has a multiprocessor to itself; longer rows are sampled sooner than counted.
-     */
-    constexpr bool QUICK = EARLY && BLOCKS == 1 && SCORES <= 16;
     SHARED_OBJECT(struct row_shared, shared);
     SHARED_DYNAMIC(uint64_t, sort_entries);
     if (params.args == nullptr) {
@@ -208,6 +210,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     launch_release();
     clear_bins<THREADS>(shared.bins);
     clear_bins<THREADS>(coarse_bins(shared));
+    if (threadIdx.x == 0) {
+        shared.counts = {};
+        shared.staged = 0;
+        shared.rank.list_count = 0;
+    }
     if (EARLY) {
         if (threadIdx.x == 0) {
             task_prefetch(params);
@@ -224,28 +231,43 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const struct task &task = EARLY ? own_task : shared.task;
     int32_t row = (int32_t)blockIdx.x, read = 0;
     if (threadIdx.x == 0) {
-        shared.counts = {};
-        shared.rank.list_count = 0;
         read = row < task.num_rows ? task_length(task, row) : 0;
         if (!EARLY) {
             shared.given[0] = read;
         }
     }
+    /* Where a row has a multiprocessor: before all that the compiler does once for all rows. */
+    constexpr bool AHEAD = EARLY && BLOCKS == 1 && SCORES <= 16;
+    float scores[SCORES];
     if (!EARLY) {
         block_sync<THREADS>();
+    } else if (AHEAD && row < task.num_rows) {
+        load_scores<SCORES>(task, row, task.width, scores);
+    }
+    if (threadIdx.x == 0) {
+        shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
     }
     uint64_t *entries = params.by_value ? &sort_entries[0] : nullptr;
     for (int32_t turn = 0; row < task.num_rows; turn++) {
         const int32_t next_row = row + (int32_t)gridDim.x;
         const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
         const int32_t next = reads ? task_length(task, next_row) : 0;
-        select_row<THREADS, SCORES, EARLY, QUICK>(params, task, row, turn, read, next, entries,
-                                                  shared);
+        bool again = false;
+        if (EARLY && !AHEAD) {
+            load_scores<SCORES>(task, row, task.width, scores);
+        }
+        const int32_t length = select_row<THREADS, SCORES, EARLY, QUICK>(
+            params, task, row, turn, read, next, scores, entries, shared, &again);
+        if (threadIdx.x == 0) {
+            count_row(shared, length, read, task.k, again);
+        }
+        if (AHEAD && next_row < task.num_rows) {
+            load_scores<SCORES>(task, next_row, task.width, scores);
+        }
         row = next_row;
         read = next;
     }
     if (threadIdx.x == 0) {
-        shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;
         routes_add(params.args->routes, shared.counts);
     }
 }
@@ -256,10 +278,10 @@ cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
                                             const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
-#define ROW_LAUNCH(threads, scores, blocks, early, rows)                                           \
+#define ROW_LAUNCH(threads, scores, blocks, early, quick, rows)                                    \
     if (variant-- == 0) {                                                                          \
-        return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0>, launch,       \
-                                    params, load);                                                 \
+        return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0, quick != 0>,   \
+                                    launch, params, load);                                         \
     }
     TOPK_ROW_POLICIES(ROW_LAUNCH)
 #undef ROW_LAUNCH

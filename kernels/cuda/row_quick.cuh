@@ -2,7 +2,7 @@
  * row_quick.cuh - the short way through a row in registers, for as many rows as multiprocessors or
  * fewer, where what counts is how many steps follow each other:
  *
- *   count     all scores, by the first 12 bits of their float16, in one histogram
+ *   count     all scores, by the first 11 or 12 bits of their float16, in one histogram
  *   find      the bin of the K-th best
  *   collect   positions of what is above that bin, and the few entries in it
  *   rank      each of these few among the others: every thread compares a few of them
@@ -19,48 +19,42 @@ namespace
 {
 
 /*
- * Bins of the upper 12 bits of a score as float16, cut off towards zero, in the order of scores: 64
- * a binade. Numbers beyond the range of float16 share its last bins, a NaN has the highest.
+ * Bins of the upper bits of a score as float16, cut off towards zero: 32 a binade, or 64 where
+ * rows are long. Numbers beyond the range of float16 share its last bins. In memory they lie by the
+ * pattern, those of negative numbers last and the lowest of these at the end, so that a score finds
+ * its bin in two instructions; by number they are in the order of scores.
  */
-#define QUICK_SHIFT 4
-#define QUICK_ZERO (0x8000u >> QUICK_SHIFT)   /* the lowest bin of positive numbers */
-#define QUICK_INF (0xfc00u >> QUICK_SHIFT)    /* the bin of +inf; higher ones hold NaN alone */
-#define QUICK_LOWEST (0x0400u >> QUICK_SHIFT) /* the lowest bin of numbers */
-static_assert(QUICK_BINS == 0x10000u >> QUICK_SHIFT, "a bin for every pattern");
+template <int THREADS, int SCORES>
+struct quick_bins {
+    static constexpr int COUNT = THREADS * SCORES > 8192 ? 2 * TOPK_BINS : TOPK_BINS;
+    static constexpr int EACH = COUNT / THREADS; /* a thread's; thread 0 has the highest */
+    static constexpr uint32_t SHIFT = COUNT == TOPK_BINS ? 5 : 4; /* of the pattern */
+    static constexpr uint32_t ZERO = 0x8000u >> SHIFT;   /* the lowest of positive numbers */
+    static constexpr uint32_t LOWEST = 0x0400u >> SHIFT; /* the lowest of numbers */
+    static_assert(COUNT == 0x10000 >> SHIFT && COUNT <= QUICK_BINS_MAX, "a bin for every pattern");
+};
 
-/* Counts all scores of a thread; the bins of NaN are not to be looked at. */
-template <int SCORES>
+/* Counts all scores of a thread; NaN in the last bin of positive patterns, which is theirs alone.
+ */
+template <int SCORES, uint32_t SHIFT>
 __device__ __forceinline__ void count_halves(const float (&scores)[SCORES], uint32_t *bins)
 {
     static_assert(SCORES % 2 == 0, "two at a time");
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
         const uint32_t pair = half_pair(scores[j], scores[j + 1]);
-        const uint32_t negative = (pair >> 15 & 0x00010001u) * 0xffffu;
-        const uint32_t ordered = pair ^ (negative | 0x80008000u);
-        atomicAdd(&bins[(ordered & 0xffffu) >> QUICK_SHIFT], 1u);
-        atomicAdd(&bins[ordered >> (16 + QUICK_SHIFT)], 1u);
+        atomicAdd(&bins[(pair & 0xffffu) >> SHIFT], 1u);
+        atomicAdd(&bins[pair >> (16 + SHIFT)], 1u);
     }
-}
-
-/* The lowest key of a bin of numbers other than the two around zero. */
-__device__ __forceinline__ uint32_t quick_floor(uint32_t bin)
-{
-    const uint32_t ordered = bin << QUICK_SHIFT;
-    if (bin > QUICK_ZERO) {
-        return __float_as_uint(half_to_float((uint16_t)(ordered ^ 0x8000u))) | 0x80000000u;
-    }
-    /* Up to the magnitude just below that of the bin beneath. */
-    const uint32_t beyond = __float_as_uint(half_to_float((uint16_t)(0x8000u - ordered)));
-    return 0x80000000u - beyond;
 }
 
 /* What the histogram says of a row. */
 struct quick_cut {
-    uint32_t low, high; /* keys of the bin that the K-th best lies in */
-    uint32_t above;     /* scores above it */
-    uint32_t count;     /* scores in it */
-    bool found;         /* false: counts are of no use; the K-th best may be zero, or below `low` */
+    uint32_t ordered; /* of the patterns in the bin of the K-th best the lowest, in their order */
+    uint32_t above;   /* scores above it */
+    uint32_t count;   /* scores in it */
+    bool zero;        /* the K-th best is zero, or next to it */
+    bool found;       /* false: counts are of no use; the K-th best may be zero, or no number */
 };
 
 /* Counts the row and finds the bin of the K-th best. Three barriers; the bins are zero again. */
@@ -68,32 +62,39 @@ template <int THREADS, int SCORES>
 __device__ __forceinline__ struct quick_cut quick_find(const float (&scores)[SCORES], uint32_t k,
                                                        struct row_shared &shared)
 {
-    constexpr int EACH = QUICK_BINS / THREADS;
-    constexpr uint32_t NAN_THREADS = (QUICK_BINS - QUICK_INF + EACH - 1) / EACH;
-    uint32_t *own_bins = &shared.bins[QUICK_BINS - (threadIdx.x + 1) * EACH];
-    count_halves<SCORES>(scores, shared.bins);
+    typedef quick_bins<THREADS, SCORES> bins;
+    constexpr int EACH = bins::EACH;
+    const bool negative = threadIdx.x >= THREADS / 2;
+    uint32_t *own_bins =
+        &shared.bins[negative ? threadIdx.x * EACH : bins::COUNT / 2 - (threadIdx.x + 1) * EACH];
+    count_halves<SCORES, bins::SHIFT>(scores, shared.bins);
     block_sync<THREADS>();
-    uint32_t count[EACH];
-    uint32_t own = load_bins<EACH>(own_bins, count);
-    if (threadIdx.x < NAN_THREADS) {
-        own = 0;
+    uint32_t loaded[EACH], count[EACH];
+    uint32_t own = load_bins<EACH>(own_bins, loaded);
+    if (threadIdx.x == 0) { /* without NaN */
+        own -= loaded[EACH - 1];
+        loaded[EACH - 1] = 0;
+    }
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint32_t bin = QUICK_BINS - (threadIdx.x + 1) * EACH + i;
-            count[i] = bin <= QUICK_INF ? count[i] : 0;
-            own += count[i];
-        }
+    for (int i = 0; i < EACH; i++) {
+        count[i] = negative ? loaded[EACH - 1 - i] : loaded[i];
     }
     clear_own<EACH>(own_bins);
     const struct rank_bin found = scan_counts<THREADS, EACH>(count, own, k, shared.rank);
     struct quick_cut cut;
-    const bool zero = found.bin == QUICK_ZERO || found.bin == QUICK_ZERO - 1; /* -0 is in this */
-    cut.found = found.total >= k && found.bin >= QUICK_LOWEST && !zero;
+    cut.ordered = found.bin << bins::SHIFT;
     cut.above = found.above;
     cut.count = found.count;
-    cut.low = cut.found ? quick_floor(found.bin) : (zero ? KEY_ZERO : KEY_NAN);
-    cut.high = cut.found ? quick_floor(found.bin + 1) - 1 : KEY_MAX;
+    cut.zero = found.bin == bins::ZERO || found.bin == bins::ZERO - 1; /* -0 is in this */
+    cut.found = found.total >= k && found.bin >= bins::LOWEST && !cut.zero;
     return cut;
+}
+
+/* The float16, in both halves, of the lowest number whose pattern in order is this or higher. */
+__device__ __forceinline__ uint32_t quick_bound(uint32_t ordered)
+{
+    const uint32_t half = ordered ^ (ordered >= 0x8000u ? 0x8000u : 0xffffu);
+    return half | half << 16;
 }
 
 /* Marks of what is above the bin, and of what is in it. */
@@ -101,25 +102,32 @@ struct quick_marks {
     uint32_t above, in;
 };
 
-template <int SCORES>
+/* A pair is compared at once, as group_marks() of 16-bit scores does (score.cuh). */
+template <int THREADS, int SCORES>
 __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[SCORES],
                                                          const struct quick_cut &cut)
 {
-    const float low = __uint_as_float(key_floor_bits(cut.low));
-    const float beyond = __uint_as_float(key_floor_bits(cut.high + 1));
-    struct quick_marks marks = {0, 0};
+    const uint32_t low = quick_bound(cut.ordered);
+    const uint32_t beyond = quick_bound(cut.ordered + (1u << quick_bins<THREADS, SCORES>::SHIFT));
+    uint32_t from[2] = {0, 0}, above[2] = {0, 0};
 #pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        marks.above |= scores[j] >= beyond ? 1u << j : 0u;
-        marks.in |= scores[j] >= low ? 1u << j : 0u;
+    for (int j = 0; j < SCORES; j += 2) {
+        const uint32_t pair = half_pair(scores[j], scores[j + 1]);
+        const uint32_t places = 0x00020001u << j % 16;
+        from[j / 16] |= half_pair_from(pair, low) & places;
+        above[j / 16] |= half_pair_from(pair, beyond) & places;
     }
-    marks.in ^= marks.above;
+    struct quick_marks marks;
+    marks.above = __byte_perm(above[0], above[1], 0x5410) | __byte_perm(above[0], above[1], 0x7632);
+    marks.in = (__byte_perm(from[0], from[1], 0x5410) | __byte_perm(from[0], from[1], 0x7632)) ^
+               marks.above;
     return marks;
 }
 
 /*
  * Puts positions of what is above the bin side by side in shared memory, and what is in it into the
- * list: keys and positions, both in no order. One prefix sum serves both.
+ * list: bits and positions, both in no order. One prefix sum serves both, and one pass, without a
+ * loop over a lane's marks: for that all others wait where one lane has many.
  */
 template <int SCORES>
 __device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
@@ -134,41 +142,56 @@ __device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
     }
     slots = __shfl_sync(WARP_ALL, slots, 31) + sum - own;
     const uint32_t position = (uint32_t)first_position<SCORES>();
-    uint32_t near_slot = slots >> 16;
+    uint32_t *stage = &shared.stage[slots & 0xffffu];
+    uint2 *near = &shared.near[slots >> 16];
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
-        if ((marks.in >> j & 1u) != 0) {
-            shared.near[near_slot++] = make_uint2(key_of(scores[j]), position + 32 * j);
+        if ((marks.above >> j & 1u) != 0) {
+            *stage++ = position + 32 * j;
         }
-    }
-    for (uint32_t slot = slots & 0xffffu; marks.above != 0; slot++) {
-        const uint32_t j = 31u - (uint32_t)__clz((int)marks.above);
-        marks.above ^= 1u << j;
-        shared.stage[slot] = position + 32 * j;
+        if ((marks.in >> j & 1u) != 0) {
+            *near++ = make_uint2(__float_as_uint(scores[j]), position + 32 * j);
+        }
     }
 }
 
-/* Calls ranked(entry, rank) for every listed one, rank 0 for the best: by score, equal ones by
- * position. After a barrier. */
-template <int THREADS, class Ranked>
-__device__ __forceinline__ void quick_rank(uint32_t count, const struct row_shared &shared,
-                                           const Ranked &ranked)
+/* An entry of the list as a number: less for a higher score, of equal ones for a lower position.
+ * All in the list are of one sign. */
+__device__ __forceinline__ uint64_t quick_entry(uint2 entry, bool positive)
 {
-    constexpr uint32_t TEAM = 4; /* choice: threads that share an entry's comparisons */
+    return (uint64_t)(positive ? ~entry.x : entry.x) << 32 | entry.y;
+}
+
+/* Calls ranked(entry, rank) for every listed one, rank 0 for the best. After a barrier. */
+template <int THREADS, class Ranked>
+__device__ __forceinline__ void quick_rank(const struct quick_cut &cut,
+                                           const struct row_shared &shared, const Ranked &ranked)
+{
+    constexpr uint32_t TEAM = QUICK_TEAM, AT_ONCE = QUICK_AT_ONCE;
+    const bool positive = cut.ordered >= 0x8000u;
     const uint32_t member = threadIdx.x % TEAM;
-    for (uint32_t i = threadIdx.x / TEAM; i - threadIdx.x / TEAM < count; i += THREADS / TEAM) {
-        const uint2 entry = shared.near[min(i, count - 1)];
+    for (uint32_t first = warp_index() * (32 / TEAM); first < cut.count; first += THREADS / TEAM) {
+        const uint32_t i = first + lane_index() / TEAM;
+        const uint2 entry = shared.near[min(i, cut.count - 1)];
+        const uint64_t own = quick_entry(entry, positive);
         uint32_t rank = 0;
-#pragma unroll 4
-        for (uint32_t other = member; other < count; other += TEAM) {
-            const uint2 one = shared.near[other];
-            rank += one.x > entry.x || (one.x == entry.x && one.y < entry.y) ? 1u : 0u;
+        for (uint32_t other = member; other < cut.count; other += TEAM * AT_ONCE) {
+            uint2 one[AT_ONCE];
+#pragma unroll
+            for (uint32_t n = 0; n < AT_ONCE; n++) {
+                one[n] = shared.near[other + n * TEAM];
+            }
+#pragma unroll
+            for (uint32_t n = 0; n < AT_ONCE; n++) {
+                const bool better = quick_entry(one[n], positive) < own;
+                rank += better && other + n * TEAM < cut.count ? 1u : 0u;
+            }
         }
 #pragma unroll
         for (uint32_t step = TEAM / 2; step > 0; step /= 2) {
             rank += __shfl_down_sync(WARP_ALL, rank, step);
         }
-        if (member == 0 && i < count) {
+        if (member == 0 && i < cut.count) {
             ranked(entry, rank);
         }
     }
@@ -185,7 +208,7 @@ __device__ __forceinline__ void quick_write(const float (&scores)[SCORES],
     quick_collect<SCORES>(scores, marks, shared);
     block_sync<THREADS>();
     sink_put_staged<THREADS>(sink, shared.stage, cut.above);
-    quick_rank<THREADS>(cut.count, shared, [&](const uint2 &entry, uint32_t rank) {
+    quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank < k) {
             sink_put(sink, cut.above + rank, entry.y);
         }
@@ -201,22 +224,21 @@ __device__ __forceinline__ uint32_t quick_select(const float (&scores)[SCORES],
 {
     quick_collect<SCORES>(scores, {0, marks.in}, shared);
     block_sync<THREADS>();
-    quick_rank<THREADS>(cut.count, shared, [&](const uint2 &entry, uint32_t rank) {
+    quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank == k - 1) {
             shared.last = entry;
         }
     });
     block_sync<THREADS>();
-    const uint2 last = shared.last;
+    const bool positive = cut.ordered >= 0x8000u;
+    const uint64_t last = quick_entry(shared.last, positive);
     const uint32_t position = (uint32_t)first_position<SCORES>();
     uint32_t selected = marks.above;
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
-        if ((marks.in >> j & 1u) != 0) {
-            const uint32_t key = key_of(scores[j]);
-            const bool taken = key > last.x || (key == last.x && position + 32 * j <= last.y);
-            selected |= taken ? 1u << j : 0u;
-        }
+        const uint2 entry = make_uint2(__float_as_uint(scores[j]), position + 32 * j);
+        const bool taken = quick_entry(entry, positive) <= last;
+        selected |= taken ? marks.in & 1u << j : 0u;
     }
     return selected;
 }
@@ -234,7 +256,7 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
         return false;
     }
     const struct sink sink = sink_of_row(task, params.args, row);
-    const struct quick_marks marks = quick_mark<SCORES>(scores, cut);
+    const struct quick_marks marks = quick_mark<THREADS, SCORES>(scores, cut);
     if (entries == nullptr && params.by_position == 0) {
         quick_write<THREADS, SCORES>(scores, marks, cut, sink, k, shared);
     } else {
@@ -244,15 +266,29 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
     return true;
 }
 
+/* The lowest key of a number whose float16, cut off towards zero, has a pattern that is this or
+ * higher in order; not for the patterns of zeros. */
+__device__ __forceinline__ uint32_t quick_floor(uint32_t ordered)
+{
+    if (ordered >= 0x8000u) {
+        return __float_as_uint(half_to_float((uint16_t)(ordered ^ 0x8000u))) | 0x80000000u;
+    }
+    /* Up to the magnitude just below that of the pattern beneath. */
+    return 0x80000000u - __float_as_uint(half_to_float((uint16_t)(0x8000u - ordered)));
+}
+
 /* The cut where a histogram was not enough: within its bin, if it was of any use. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ struct rank_cut search_bin(const struct register_source<SCORES> &source,
                                                       const struct quick_cut &bin, uint32_t k,
                                                       struct row_shared &shared)
 {
-    uint32_t low = bin.low, high = bin.high, below = 0;
+    uint32_t low = bin.zero ? KEY_ZERO : KEY_NAN, below = 0;
     uint32_t shift = range_shift(KEY_MAX - low);
     if (bin.found) {
+        const uint32_t beyond = bin.ordered + (1u << quick_bins<THREADS, SCORES>::SHIFT);
+        uint32_t high = quick_floor(beyond) - 1;
+        low = quick_floor(bin.ordered);
         if (bin.count > (uint32_t)source.length / 4) { /* probably a plateau */
             find_range<THREADS>(source, &low, &high, shared.rank);
             if (low == high) {

@@ -10,16 +10,18 @@
 namespace
 {
 
-#define QUICK_BINS (2 * TOPK_BINS) /* see row_quick.cuh */
-#define QUICK_SCORES_MAX 16384     /* of a row */
-#define QUICK_NEAR_MAX 256u        /* choice: so many are ranked by comparing each with each */
+#define QUICK_BINS_MAX (2 * TOPK_BINS) /* see row_quick.cuh */
+#define QUICK_SCORES_MAX 32768         /* of a row */
+#define QUICK_NEAR_MAX 256u            /* choice: so many are ranked by comparing each with each */
+#define QUICK_TEAM 8u    /* choice: threads that share the comparisons of one of them ... */
+#define QUICK_AT_ONCE 4u /* ... so many at a time; those behind the last are looked at in vain */
 
 struct row_shared {
-    alignas(16) uint32_t below[4];         /* the last lies before bins[0]: see count_from */
-    alignas(16) uint32_t bins[QUICK_BINS]; /* exact search; then those of the proposal */
+    alignas(16) uint32_t below[4];             /* the last lies before bins[0]: see count_from */
+    alignas(16) uint32_t bins[QUICK_BINS_MAX]; /* exact search; then those of the proposal */
     struct rank_shared rank;
-    uint2 near[QUICK_NEAR_MAX];                  /* keys and positions in the bin of the cut */
-    uint2 last;                                  /* the last one selected */
+    uint2 near[QUICK_NEAR_MAX + QUICK_TEAM * QUICK_AT_ONCE]; /* bits and positions in the bin */
+    uint2 last;                                              /* the last one selected */
     alignas(16) uint32_t stage[TOPK_K_FAST_MAX]; /* positions in no order, on their way out */
     uint32_t selected[32], equal[32];            /* counts of each warp */
     uint32_t staged;

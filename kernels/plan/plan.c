@@ -17,7 +17,7 @@ struct row_policy {
 };
 
 static const struct row_policy row_policies[] = {
-#define ROW_POLICY(threads, scores, blocks, early, rows) {threads, scores, blocks, rows},
+#define ROW_POLICY(threads, scores, blocks, early, quick, rows) {threads, scores, blocks, rows},
     TOPK_ROW_POLICIES(ROW_POLICY)
 #undef ROW_POLICY
 };

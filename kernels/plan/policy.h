@@ -14,22 +14,23 @@
 /* ---- row: a row in the registers of one block ---------------------------------------------- */
 
 /*
- * X(threads, scores a thread, blocks a multiprocessor, early, rows)
+ * X(threads, scores a thread, blocks a multiprocessor, early, quick, rows)
  * threads * scores is the widest row. `early`: the row is loaded up to its width beside its length
- * instead of after it: sooner, but more traffic when lengths are short. `rows`: for at most so many
- * rows, in quarters of a row a multiprocessor; 0: for any number. The planner takes the first that
- * serves a shape (H200, 2026-11-30: TUNING.md has the times). Scores of 16 bits have a kernel of
- * their own: TOPK_HALF_POLICIES.
+ * instead of after it: sooner, but more traffic when lengths are short. `quick`: all scores are
+ * counted, without a sample (row_quick.cuh). `rows`: for at most so many rows, in quarters of a row
+ * a multiprocessor; 0: for any number. The planner takes the first that serves a shape (H200,
+ * 2026-11-30: TUNING.md has the times). Scores of 16 bits have a kernel of their own:
+ * TOPK_HALF_POLICIES.
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
-    X(1024, 4, 1, 1, 4)                                                                            \
-    X(256, 16, 4, 1, 16)                                                                           \
-    X(256, 16, 5, 0, 0)                                                                            \
-    X(512, 16, 1, 1, 4)                                                                            \
-    X(256, 32, 4, 0, 0)                                                                            \
-    X(512, 32, 1, 1, 4)                                                                            \
-    X(512, 32, 2, 0, 0)                                                                            \
-    X(1024, 32, 1, 0, 0)                                                                           \
+    X(1024, 4, 1, 1, 1, 4)                                                                         \
+    X(256, 16, 4, 1, 0, 16)                                                                        \
+    X(256, 16, 5, 0, 0, 0)                                                                         \
+    X(512, 16, 1, 1, 1, 4)                                                                         \
+    X(256, 32, 4, 0, 0, 0)                                                                         \
+    X(512, 32, 1, 1, 0, 4)                                                                         \
+    X(512, 32, 2, 0, 0, 0)                                                                         \
+    X(1024, 32, 1, 0, 0, 0)                                                                        \
     TOPK_ROW_EXPERIMENTS(X)
 
 /*
@@ -37,7 +38,9 @@
  * `bench_cuda_select --variants` tries them. TUNING.md says what is expected of each.
  */
 #ifdef TOPK_EXPERIMENTS
-#define TOPK_ROW_EXPERIMENTS(X) X(512, 8, 3, 0, -1)
+#define TOPK_ROW_EXPERIMENTS(X)                                                                    \
+    X(512, 32, 1, 1, 1, -1)                                                                        \
+    X(1024, 32, 1, 1, 0, -1)
 #else
 #define TOPK_ROW_EXPERIMENTS(X)
 #endif

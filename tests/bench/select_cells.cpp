@@ -370,7 +370,7 @@ int cell_length(const cell_shape &shape, int row, long run)
 double bench_sample_period(const struct topk_plan &plan, int length)
 {
     static const int row_scores[] = {
-#define ROW_SCORES(threads, scores, blocks, early, rows) scores,
+#define ROW_SCORES(threads, scores, blocks, early, quick, rows) scores,
         TOPK_ROW_POLICIES(ROW_SCORES)
 #undef ROW_SCORES
     };

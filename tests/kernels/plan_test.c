@@ -42,7 +42,7 @@ static void assert_family(const struct topk_plan *plan, enum topk_family family)
 
 /* Blocks a multiprocessor of the row policies. */
 static const int32_t row_blocks[] = {
-#define ROW_BLOCKS(threads, scores, blocks, early, rows) blocks,
+#define ROW_BLOCKS(threads, scores, blocks, early, quick, rows) blocks,
     TOPK_ROW_POLICIES(ROW_BLOCKS)
 #undef ROW_BLOCKS
 };

@@ -56,7 +56,8 @@ static inline int32_t opaque(int32_t value)
     return value;
 }
 
-static inline int32_t *opaque_base(int32_t *base)
+template <class T>
+static inline T *opaque_base(T *base)
 {
     return base;
 }
