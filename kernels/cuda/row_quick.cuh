@@ -13,40 +13,15 @@
 #ifndef TOPKSEL_CUDA_ROW_QUICK_CUH
 #define TOPKSEL_CUDA_ROW_QUICK_CUH
 
+#include "half_bins.cuh"
 #include "row_write.cuh"
 
 namespace
 {
 
-/*
- * Bins of the upper bits of a score as float16, cut off towards zero: 32 a binade, or 64 where
- * rows are long. Numbers beyond the range of float16 share its last bins. In memory they lie by the
- * pattern, those of negative numbers last and the lowest of these at the end, so that a score finds
- * its bin in two instructions; by number they are in the order of scores.
- */
+/* Bits of a pattern that do not count (half_bins.cuh): more bins where rows are long. */
 template <int THREADS, int SCORES>
-struct quick_bins {
-    static constexpr int COUNT = THREADS * SCORES > 8192 ? 2 * TOPK_BINS : TOPK_BINS;
-    static constexpr int EACH = COUNT / THREADS; /* a thread's; thread 0 has the highest */
-    static constexpr uint32_t SHIFT = COUNT == TOPK_BINS ? 5 : 4; /* of the pattern */
-    static constexpr uint32_t ZERO = 0x8000u >> SHIFT;   /* the lowest of positive numbers */
-    static constexpr uint32_t LOWEST = 0x0400u >> SHIFT; /* the lowest of numbers */
-    static_assert(COUNT == 0x10000 >> SHIFT && COUNT <= QUICK_BINS_MAX, "a bin for every pattern");
-};
-
-/* Counts all scores of a thread; NaN in the last bin of positive patterns, which is theirs alone.
- */
-template <int SCORES, uint32_t SHIFT>
-__device__ __forceinline__ void count_halves(const float (&scores)[SCORES], uint32_t *bins)
-{
-    static_assert(SCORES % 2 == 0, "two at a time");
-#pragma unroll
-    for (int j = 0; j < SCORES; j += 2) {
-        const uint32_t pair = half_pair(scores[j], scores[j + 1]);
-        atomicAdd(&bins[(pair & 0xffffu) >> SHIFT], 1u);
-        atomicAdd(&bins[pair >> (16 + SHIFT)], 1u);
-    }
-}
+static constexpr uint32_t quick_shift = (THREADS * SCORES > 8192) ? 4 : 5;
 
 /* What the histogram says of a row. */
 struct quick_cut {
@@ -62,27 +37,17 @@ template <int THREADS, int SCORES>
 __device__ __forceinline__ struct quick_cut quick_find(const float (&scores)[SCORES], uint32_t k,
                                                        struct row_shared &shared)
 {
-    typedef quick_bins<THREADS, SCORES> bins;
-    constexpr int EACH = bins::EACH;
-    const bool negative = threadIdx.x >= THREADS / 2;
-    uint32_t *own_bins =
-        &shared.bins[negative ? threadIdx.x * EACH : bins::COUNT / 2 - (threadIdx.x + 1) * EACH];
-    count_halves<SCORES, bins::SHIFT>(scores, shared.bins);
-    block_sync<THREADS>();
-    uint32_t loaded[EACH], count[EACH];
-    uint32_t own = load_bins<EACH>(own_bins, loaded);
-    if (threadIdx.x == 0) { /* without NaN */
-        own -= loaded[EACH - 1];
-        loaded[EACH - 1] = 0;
-    }
+    constexpr uint32_t SHIFT = quick_shift<THREADS, SCORES>;
+    typedef half_bins<SHIFT> bins;
+    static_assert(bins::COUNT <= QUICK_BINS_MAX && SCORES % 2 == 0, "room, and two at a time");
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        count[i] = negative ? loaded[EACH - 1 - i] : loaded[i];
+    for (int j = 0; j < SCORES; j += 2) {
+        count_half_pair<SHIFT>(half_pair(scores[j], scores[j + 1]), shared.bins);
     }
-    clear_own<EACH>(own_bins);
-    const struct rank_bin found = scan_counts<THREADS, EACH>(count, own, k, shared.rank);
+    block_sync<THREADS>();
+    const struct rank_bin found = find_half_bin<THREADS, SHIFT>(shared.bins, k, shared.rank);
     struct quick_cut cut;
-    cut.ordered = found.bin << bins::SHIFT;
+    cut.ordered = found.bin << SHIFT;
     cut.above = found.above;
     cut.count = found.count;
     cut.zero = found.bin == bins::ZERO || found.bin == bins::ZERO - 1; /* -0 is in this */
@@ -108,7 +73,7 @@ __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[S
                                                          const struct quick_cut &cut)
 {
     const uint32_t low = quick_bound(cut.ordered);
-    const uint32_t beyond = quick_bound(cut.ordered + (1u << quick_bins<THREADS, SCORES>::SHIFT));
+    const uint32_t beyond = quick_bound(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
     uint32_t from[2] = {0, 0}, above[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
@@ -266,17 +231,6 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
     return true;
 }
 
-/* The lowest key of a number whose float16, cut off towards zero, has a pattern that is this or
- * higher in order; not for the patterns of zeros. */
-__device__ __forceinline__ uint32_t quick_floor(uint32_t ordered)
-{
-    if (ordered >= 0x8000u) {
-        return __float_as_uint(half_to_float((uint16_t)(ordered ^ 0x8000u))) | 0x80000000u;
-    }
-    /* Up to the magnitude just below that of the pattern beneath. */
-    return 0x80000000u - __float_as_uint(half_to_float((uint16_t)(0x8000u - ordered)));
-}
-
 /* The cut where a histogram was not enough: within its bin, if it was of any use. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ struct rank_cut search_bin(const struct register_source<SCORES> &source,
@@ -286,9 +240,9 @@ __device__ __forceinline__ struct rank_cut search_bin(const struct register_sour
     uint32_t low = bin.zero ? KEY_ZERO : KEY_NAN, below = 0;
     uint32_t shift = range_shift(KEY_MAX - low);
     if (bin.found) {
-        const uint32_t beyond = bin.ordered + (1u << quick_bins<THREADS, SCORES>::SHIFT);
-        uint32_t high = quick_floor(beyond) - 1;
-        low = quick_floor(bin.ordered);
+        const uint32_t beyond = bin.ordered + (1u << quick_shift<THREADS, SCORES>);
+        uint32_t high = half_floor(beyond) - 1;
+        low = half_floor(bin.ordered);
         if (bin.count > (uint32_t)source.length / 4) { /* probably a plateau */
             find_range<THREADS>(source, &low, &high, shared.rank);
             if (low == high) {
