@@ -119,32 +119,30 @@ __device__ __forceinline__ struct proposal propose(const struct register_source<
     return proposal;
 }
 
-/* What thread 0 notes of a row that is done with, for no barrier follows. */
+/* Counts a row, and makes ready for its result; thread 0. */
 __device__ __forceinline__ void count_row(struct row_shared &shared, int32_t length, int32_t given,
-                                          int32_t k, bool again)
+                                          int32_t k)
 {
     struct route_counts &counts = shared.counts;
     shared.staged = 0;
     counts.clamped += length != given ? 1u : 0u;
     counts.copied += length <= k ? 1u : 0u;
-    counts.scores_read += length <= k ? 0u : (uint32_t)length;
-    counts.direct += length > k && !again ? 1u : 0u;
-    counts.recovery += again ? 1u : 0u;
+    counts.direct += length > k ? 1u : 0u;
+    counts.scores_read += length > k ? (uint32_t)length : 0u;
 }
 
 /*
- * Selects from one row; returns its valid length, and in *again_p whether a search had to go on
- * below what was proposed. What threads must agree on is read by one of them, for the caller may
- * change it: thread 0 knows the length as `read`, and of the block's next row as `next`, 0 if none.
- * All know it as shared.given[turn % 2]; that of the next row behind the row's barriers. Early (see
- * policy.h): the scores are there, or on their way, up to the width.
+ * Selects from one row; returns its valid length. What threads must agree on is read by one of
+ * them, for the caller may change it: thread 0 knows the length as `read`, and of the block's next
+ * row as `next`, 0 if none. All know it as shared.given[turn % 2]; that of the next row behind the
+ * row's barriers. Early (see policy.h): the scores are there, or on their way, up to the width.
+ * Quick: the caller counts the row when it is written, for nobody waits for thread 0 then.
  */
 template <int THREADS, int SCORES, bool EARLY, bool QUICK>
 __device__ __forceinline__ int32_t select_row(const struct select_params &params,
                                               const struct task &task, int32_t row, int32_t turn,
                                               int32_t read, int32_t next, float (&scores)[SCORES],
-                                              uint64_t *entries, struct row_shared &shared,
-                                              bool *again_p)
+                                              uint64_t *entries, struct row_shared &shared)
 {
     constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
     if (EARLY) {
@@ -165,6 +163,9 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
         }
         if (next > k && params.prefetch > 0) {
             prefetch_row(task_row(task, row + (int32_t)gridDim.x), clamp_length(task, next));
+        }
+        if (!QUICK) {
+            count_row(shared, length, shared.given[turn % 2], k);
         }
     }
     if (length <= k) {
@@ -191,8 +192,11 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
         cut = find_cut<THREADS, true>(source, proposal.low, KEY_MAX, proposal.shift, (uint32_t)k,
                                       shared.bins, shared.rank, &below);
     }
+    if (below != 0 && threadIdx.x == 0) { /* the search had to go on below what was proposed */
+        shared.counts.direct--;
+        shared.counts.recovery++;
+    }
     write_row<THREADS, SCORES>(params, task, row, source, cut, entries, shared);
-    *again_p = below != 0;
     return length;
 }
 
@@ -252,14 +256,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int32_t next_row = row + (int32_t)gridDim.x;
         const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
         const int32_t next = reads ? task_length(task, next_row) : 0;
-        bool again = false;
         if (EARLY && !AHEAD) {
             load_scores<SCORES>(task, row, task.width, scores);
         }
         const int32_t length = select_row<THREADS, SCORES, EARLY, QUICK>(
-            params, task, row, turn, read, next, scores, entries, shared, &again);
-        if (threadIdx.x == 0) {
-            count_row(shared, length, read, task.k, again);
+            params, task, row, turn, read, next, scores, entries, shared);
+        if (QUICK && threadIdx.x == 0) {
+            count_row(shared, length, read, task.k);
         }
         if (AHEAD && next_row < task.num_rows) {
             load_scores<SCORES>(task, next_row, task.width, scores);
