@@ -40,7 +40,11 @@
 #ifdef TOPK_EXPERIMENTS
 #define TOPK_ROW_EXPERIMENTS(X)                                                                    \
     X(512, 32, 1, 1, 1, -1)                                                                        \
-    X(1024, 32, 1, 1, 0, -1)
+    X(1024, 32, 1, 1, 0, -1)                                                                       \
+    X(256, 16, 5, 0, 1, -1)                                                                        \
+    X(256, 16, 4, 1, 1, -1)                                                                        \
+    X(256, 32, 4, 0, 1, -1)                                                                        \
+    X(512, 32, 2, 0, 1, -1)
 #else
 #define TOPK_ROW_EXPERIMENTS(X)
 #endif
