@@ -277,8 +277,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 } // namespace
 
-cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
-                                            const struct select_params *params, bool load)
+#if SCORE_DTYPE == 0
+#define ROW_LAUNCH_NAME select_launch_row
+#define ROW_TABLE TOPK_ROW_POLICIES
+#else /* the short way alone: other rows have a kernel of their own, row_half.cuh */
+#define ROW_LAUNCH_NAME SCORE_LAUNCH(select_launch_row_short)
+#define ROW_TABLE TOPK_HALF_SHORT_POLICIES
+#endif
+
+cudaError_t ROW_LAUNCH_NAME(const struct select_launch *launch, const struct select_params *params,
+                            bool load)
 {
     int32_t variant = launch->variant;
 #define ROW_LAUNCH(threads, scores, blocks, early, quick, rows)                                    \
@@ -286,7 +294,7 @@ cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
         return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0, quick != 0>,   \
                                     launch, params, load);                                         \
     }
-    TOPK_ROW_POLICIES(ROW_LAUNCH)
+    ROW_TABLE(ROW_LAUNCH)
 #undef ROW_LAUNCH
     return cudaErrorInvalidValue;
 }

@@ -1,6 +1,7 @@
 /*
  * row_half.cuh - the row-local exact family for scores of 16 bits: a row lies in the shared memory
- * of one block. row_float16.cu and row_bfloat16.cu are made of it.
+ * of one block. row_float16.cu and row_bfloat16.cu are made of it. Short rows with a multiprocessor
+ * each go the way of float32: row_short_float16.cu and its like.
  *
  * A score and its position, which is below 65536, are one word: a key of 16 bits above, the
  * complement of the position below. No two of these entries are equal, and among equal scores the
@@ -498,7 +499,9 @@ cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
     }
     TOPK_HALF_POLICIES(HALF_LAUNCH)
 #undef HALF_LAUNCH
-    return cudaErrorInvalidValue;
+    struct select_launch short_way = *launch; /* its policies are numbered from there on */
+    short_way.variant = variant;
+    return SCORE_LAUNCH(select_launch_row_short)(&short_way, params, load);
 }
 
 #endif

@@ -16,9 +16,21 @@ struct row_policy {
     int32_t threads, scores, blocks, quarter_rows;
 };
 
+/* Policies of rows in registers, numbered from `first_variant` on. */
+struct row_table {
+    const struct row_policy *policies;
+    int32_t count, first_variant;
+};
+
 static const struct row_policy row_policies[] = {
 #define ROW_POLICY(threads, scores, blocks, early, quick, rows) {threads, scores, blocks, rows},
     TOPK_ROW_POLICIES(ROW_POLICY)
+#undef ROW_POLICY
+};
+
+static const struct row_policy half_short_policies[] = {
+#define ROW_POLICY(threads, scores, blocks, early, quick, rows) {threads, scores, blocks, rows},
+    TOPK_HALF_SHORT_POLICIES(ROW_POLICY)
 #undef ROW_POLICY
 };
 
@@ -184,25 +196,23 @@ static bool plan_row_half(const struct topk_shape *shape, const struct topk_devi
     return true;
 }
 
-static bool plan_row(const struct topk_shape *shape, const struct topk_device *device,
-                     int32_t variant, struct topk_plan *plan)
+static bool plan_row_registers(const struct row_table *table, const struct topk_shape *shape,
+                               const struct topk_device *device, int32_t variant,
+                               struct topk_plan *plan)
 {
-    if (!is_float32(shape)) {
-        return plan_row_half(shape, device, variant, plan);
-    }
     bool choosing = variant < 0;
-    variant = choosing ? 0 : variant;
-    while (choosing && variant < COUNT(row_policies) &&
-           !row_policy_serves(&row_policies[variant], shape, device, true)) {
-        variant++;
+    int32_t i = choosing ? 0 : variant - table->first_variant;
+    while (choosing && i < table->count &&
+           !row_policy_serves(&table->policies[i], shape, device, true)) {
+        i++;
     }
-    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(row_policies) ||
-        !row_policy_serves(&row_policies[variant], shape, device, false)) {
+    if (shape->k > (int32_t)TOPK_K_FAST_MAX || i >= table->count ||
+        !row_policy_serves(&table->policies[i], shape, device, false)) {
         return false;
     }
-    const struct row_policy *policy = &row_policies[variant];
+    const struct row_policy *policy = &table->policies[i];
     plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
-    plan->variant = variant;
+    plan->variant = table->first_variant + i;
     plan->threads = policy->threads;
     plan->num_blocks =
         (int32_t)min_i64(shape->rows, (int64_t)device->num_multiprocessors * policy->blocks);
@@ -210,6 +220,23 @@ static bool plan_row(const struct topk_shape *shape, const struct topk_device *d
     plan->parameters[TOPK_PARAMETER_MARGIN] = 6 * 16; /* a miss costs three more histograms */
     plan->parameters[TOPK_PARAMETER_PREFETCH] = has_bulk_copies(device) ? 1 : 0;
     return true;
+}
+
+/* Scores of 16 bits: the short way where it is meant for a shape, else a row in shared memory. */
+static bool plan_row(const struct topk_shape *shape, const struct topk_device *device,
+                     int32_t variant, struct topk_plan *plan)
+{
+    static const struct row_table whole = {row_policies, COUNT(row_policies), 0};
+    static const struct row_table half_short = {half_short_policies, COUNT(half_short_policies),
+                                                COUNT(half_policies)};
+    if (is_float32(shape)) {
+        return plan_row_registers(&whole, shape, device, variant, plan);
+    }
+    bool short_way = variant < 0 || variant >= half_short.first_variant;
+    if (short_way && plan_row_registers(&half_short, shape, device, variant, plan)) {
+        return true;
+    }
+    return plan_row_half(shape, device, variant, plan);
 }
 
 static int64_t stream_fixed_bytes(const struct stream_policy *policy)
