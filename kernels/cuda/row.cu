@@ -125,6 +125,8 @@ __device__ __forceinline__ void count_row(struct row_shared &shared, int32_t len
 {
     struct route_counts &counts = shared.counts;
     shared.staged = 0;
+    shared.rank.least = KEY_MAX;
+    shared.rank.most = 0;
     counts.clamped += length != given ? 1u : 0u;
     counts.copied += length <= k ? 1u : 0u;
     counts.direct += length > k ? 1u : 0u;
@@ -218,6 +220,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         shared.counts = {};
         shared.staged = 0;
         shared.rank.list_count = 0;
+        shared.rank.least = KEY_MAX;
+        shared.rank.most = 0;
     }
     if (EARLY) {
         if (threadIdx.x == 0) {

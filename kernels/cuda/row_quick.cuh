@@ -3,12 +3,13 @@
  * fewer, where what counts is how many steps follow each other:
  *
  *   count     all scores, by the first 11 or 12 bits of their float16, in one histogram
- *   find      the bin of the K-th best
+ *   find      the bin of the K-th best; where too many share it, a part of it, by a second one
  *   collect   positions of what is above that bin, and the few entries in it
  *   rank      each of these few among the others: every thread compares a few of them
  *
- * No sample, for that would be a histogram and a search more. Where too many scores share the bin,
- * or the K-th best is a NaN or a zero, the search of rank.cuh takes over.
+ * No sample, for that would be a histogram and a search more. Where too many scores share the part
+ * as well, or one score has all of the bin, or the K-th best is a NaN or a zero, the search of
+ * rank.cuh takes over.
  */
 #ifndef TOPKSEL_CUDA_ROW_QUICK_CUH
 #define TOPKSEL_CUDA_ROW_QUICK_CUH
@@ -25,11 +26,12 @@ static constexpr uint32_t quick_shift = (THREADS * SCORES > 8192) ? 4 : 5;
 
 /* What the histogram says of a row. */
 struct quick_cut {
-    uint32_t ordered; /* of the patterns in the bin of the K-th best the lowest, in their order */
-    uint32_t above;   /* scores above it */
-    uint32_t count;   /* scores in it */
-    bool zero;        /* the K-th best is zero, or next to it */
-    bool found;       /* false: counts are of no use; the K-th best may be zero, or no number */
+    uint32_t ordered;   /* of the patterns in the bin of the K-th best the lowest, in their order */
+    uint32_t above;     /* scores above it, or above the part that was looked for in it */
+    uint32_t count;     /* scores in it, or in that part */
+    uint32_t low, high; /* keys of the part, or of all there are in the bin */
+    bool zero;          /* the K-th best is zero, or next to it */
+    bool found;         /* false: counts are of no use; the K-th best may be zero, or no number */
 };
 
 /* Counts the row and finds the bin of the K-th best. Three barriers; the bins are zero again. */
@@ -77,7 +79,7 @@ __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[S
     uint32_t from[2] = {0, 0}, above[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
-        const uint32_t pair = half_pair(scores[j], scores[j + 1]);
+        const uint32_t pair = half_pair_anew(scores[j], scores[j + 1]);
         const uint32_t places = 0x00020001u << j % 16;
         from[j / 16] |= half_pair_from(pair, low) & places;
         above[j / 16] |= half_pair_from(pair, beyond) & places;
@@ -87,6 +89,94 @@ __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[S
     marks.in = (__byte_perm(from[0], from[1], 0x5410) | __byte_perm(from[0], from[1], 0x7632)) ^
                marks.above;
     return marks;
+}
+
+/*
+ * A range of keys of one sign, where a score is known by how far it is from the lowest: `factor` is
+ * one, or minus one for negative numbers. For a score that is not in the range, or no number, the
+ * distance is more than its span.
+ */
+struct quick_range {
+    uint32_t factor, base;
+
+    __device__ __forceinline__ quick_range(uint32_t low, bool positive)
+        : factor(positive ? 1u : ~0u), base(positive ? KEY_ZERO - low : ~low)
+    {
+    }
+
+    __device__ __forceinline__ uint32_t distance(float score) const
+    {
+        return __float_as_uint(score) * factor + base;
+    }
+};
+
+/* Narrows the keys of a bin to those that occur in it. One barrier. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void quick_narrow(const float (&scores)[SCORES], struct quick_cut &cut,
+                                             struct row_shared &shared)
+{
+    const uint32_t beyond = half_floor(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
+    const uint32_t low = half_floor(cut.ordered), span = min(beyond - 1, KEY_PLUS_INF) - low;
+    const quick_range range(low, cut.ordered >= 0x8000u);
+    uint32_t least = ~0u, most = 0;
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        const uint32_t distance = range.distance(scores[j]);
+        least = min(least, distance);
+        most = distance <= span ? max(most, distance) : most;
+    }
+    least = __reduce_min_sync(WARP_ALL, least);
+    most = __reduce_max_sync(WARP_ALL, most);
+    if (lane_index() == 0) {
+        atomicMin(&shared.rank.least, least);
+        atomicMax(&shared.rank.most, most);
+    }
+    block_sync<THREADS>();
+    cut.low = low + shared.rank.least;
+    cut.high = low + shared.rank.most;
+}
+
+/*
+ * Looks for the K-th best within a bin that has too many: a second histogram, of the keys that
+ * occur in it. False where they are one key, or too many are left; else the marks of the part. Four
+ * barriers; the bins are zero again.
+ */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ bool quick_look_within(const float (&scores)[SCORES], uint32_t k,
+                                                  struct quick_cut &cut, struct quick_marks &marks,
+                                                  struct row_shared &shared)
+{
+    constexpr int EACH = TOPK_BINS / THREADS;
+    quick_narrow<THREADS, SCORES>(scores, cut, shared);
+    if (cut.low == cut.high) {
+        return false;
+    }
+    const quick_range range(cut.low, cut.ordered >= 0x8000u);
+    const uint32_t span = cut.high - cut.low;
+    const uint32_t shift = range_shift(span + (span >> 9) + 1); /* the highest bin for the rest */
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        const uint32_t distance = range.distance(scores[j]);
+        atomicAdd(&shared.bins[distance <= span ? distance >> shift : TOPK_BINS - 1u], 1u);
+    }
+    block_sync<THREADS>();
+    const uint32_t rest = THREADS * SCORES - cut.count;
+    uint32_t *own_bins = shared.bins + TOPK_BINS - (threadIdx.x + 1) * EACH;
+    uint32_t count[EACH];
+    const uint32_t own = load_bins<EACH>(own_bins, count);
+    clear_own<EACH>(own_bins);
+    const struct rank_bin found =
+        scan_counts<THREADS, EACH>(count, own, rest + k - cut.above, shared.rank);
+    cut.above += found.above - rest;
+    cut.count = found.count;
+    cut.low += found.bin << shift;
+    cut.high = min(cut.high, cut.low + (1u << shift) - 1u);
+    if (cut.count > QUICK_NEAR_MAX) {
+        return false;
+    }
+    marks.above = mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(cut.high + 1)));
+    marks.in = mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(cut.low))) ^ marks.above;
+    return true;
 }
 
 /*
@@ -106,7 +196,7 @@ __device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
         slots = atomicAdd(&shared.staged, sum);
     }
     slots = __shfl_sync(WARP_ALL, slots, 31) + sum - own;
-    const uint32_t position = (uint32_t)first_position<SCORES>();
+    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
     uint32_t *stage = &shared.stage[slots & 0xffffu];
     uint2 *near = &shared.near[slots >> 16];
 #pragma unroll
@@ -197,7 +287,7 @@ __device__ __forceinline__ uint32_t quick_select(const float (&scores)[SCORES],
     block_sync<THREADS>();
     const bool positive = cut.ordered >= 0x8000u;
     const uint64_t last = quick_entry(shared.last, positive);
-    const uint32_t position = (uint32_t)first_position<SCORES>();
+    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
     uint32_t selected = marks.above;
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
@@ -208,7 +298,7 @@ __device__ __forceinline__ uint32_t quick_select(const float (&scores)[SCORES],
     return selected;
 }
 
-/* Selects from the row, or says false, having changed nothing: search_bin() then finds the cut. */
+/* Selects from the row, or says false, having written nothing: search_bin() then finds the cut. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ bool quick_row(const struct select_params &params, int32_t row,
                                           const float (&scores)[SCORES], const struct task &task,
@@ -217,11 +307,16 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
 {
     const uint32_t k = (uint32_t)task.k;
     cut = quick_find<THREADS, SCORES>(scores, k, shared);
-    if (!cut.found || cut.count > QUICK_NEAR_MAX) {
+    if (!cut.found) {
+        return false;
+    }
+    struct quick_marks marks;
+    if (cut.count <= QUICK_NEAR_MAX) {
+        marks = quick_mark<THREADS, SCORES>(scores, cut);
+    } else if (!quick_look_within<THREADS, SCORES>(scores, k, cut, marks, shared)) {
         return false;
     }
     const struct sink sink = sink_of_row(task, params.args, row);
-    const struct quick_marks marks = quick_mark<THREADS, SCORES>(scores, cut);
     if (entries == nullptr && params.by_position == 0) {
         quick_write<THREADS, SCORES>(scores, marks, cut, sink, k, shared);
     } else {
@@ -231,26 +326,21 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
     return true;
 }
 
-/* The cut where a histogram was not enough: within its bin, if it was of any use. */
+/* The cut where histograms were not enough: within what they left, if they were of any use. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ struct rank_cut search_bin(const struct register_source<SCORES> &source,
                                                       const struct quick_cut &bin, uint32_t k,
                                                       struct row_shared &shared)
 {
+    if (bin.found && bin.low == bin.high) { /* a plateau */
+        const struct rank_cut cut = {bin.low, k - bin.above, bin.above + bin.count == k};
+        return cut;
+    }
     uint32_t low = bin.zero ? KEY_ZERO : KEY_NAN, below = 0;
     uint32_t shift = range_shift(KEY_MAX - low);
     if (bin.found) {
-        const uint32_t beyond = bin.ordered + (1u << quick_shift<THREADS, SCORES>);
-        uint32_t high = half_floor(beyond) - 1;
-        low = half_floor(bin.ordered);
-        if (bin.count > (uint32_t)source.length / 4) { /* probably a plateau */
-            find_range<THREADS>(source, &low, &high, shared.rank);
-            if (low == high) {
-                const struct rank_cut cut = {low, k - bin.above, bin.above + bin.count == k};
-                return cut;
-            }
-        }
-        const uint32_t span = high - low;
+        const uint32_t span = bin.high - bin.low;
+        low = bin.low;
         shift = range_shift(span + (span >> 9) + 1); /* the highest bin for what is above */
     }
     return find_cut<THREADS, true>(source, low, KEY_MAX, shift, k, shared.bins, shared.rank,
