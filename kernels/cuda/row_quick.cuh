@@ -179,12 +179,29 @@ __device__ __forceinline__ bool quick_look_within(const float (&scores)[SCORES],
     return true;
 }
 
+/* Whether the list's scores are read from memory once more: where a lane has many scores, few of
+ * them marked, a loop over marks is shorter than a pass over all, but cannot reach a register. */
+template <int SCORES>
+static constexpr bool quick_fetches = SCORES > 16;
+
+/* Calls put(j) for every mark. */
+template <class Put>
+__device__ __forceinline__ void each_mark(uint32_t marks, const Put &put)
+{
+    while (marks != 0) {
+        const uint32_t j = 31u - (uint32_t)__clz((int)marks);
+        marks ^= 1u << j;
+        put(j);
+    }
+}
+
 /*
  * Puts positions of what is above the bin side by side in shared memory, and what is in it into the
- * list: bits and positions, both in no order. One prefix sum serves both, and one pass, without a
- * loop over a lane's marks: for that all others wait where one lane has many.
+ * list: bits and positions, both in no order; with FETCH positions alone. One prefix sum serves
+ * both. Without FETCH one pass does, without a loop over a lane's marks: for that all others wait
+ * where one lane has many.
  */
-template <int SCORES>
+template <int SCORES, bool FETCH>
 __device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
                                               struct quick_marks marks, struct row_shared &shared)
 {
@@ -199,6 +216,11 @@ __device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
     const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
     uint32_t *stage = &shared.stage[slots & 0xffffu];
     uint2 *near = &shared.near[slots >> 16];
+    if constexpr (FETCH) {
+        each_mark(marks.above, [&](uint32_t j) { *stage++ = position + 32 * j; });
+        each_mark(marks.in, [&](uint32_t j) { (near++)->y = position + 32 * j; });
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
         if ((marks.above >> j & 1u) != 0) {
@@ -253,16 +275,29 @@ __device__ __forceinline__ void quick_rank(const struct quick_cut &cut,
 }
 
 /* Writes K positions in no order: those above the bin side by side, and what of the bin is
- * selected behind them, as soon as its rank is known. One barrier. */
+ * selected behind them, as soon as its rank is known. A score that is read once more may have
+ * changed: then the rank is another, but each still has one of its own. Two barriers at most. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ void quick_write(const float (&scores)[SCORES],
                                             const struct quick_marks &marks,
                                             const struct quick_cut &cut, const struct sink &sink,
                                             uint32_t k, struct row_shared &shared)
 {
-    quick_collect<SCORES>(scores, marks, shared);
+    static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
+    constexpr bool FETCH = quick_fetches<SCORES>;
+    quick_collect<SCORES, FETCH>(scores, marks, shared);
     block_sync<THREADS>();
+    uint32_t bits = 0;
+    if (FETCH && threadIdx.x < cut.count) {
+        bits = __float_as_uint(score_number(sink.scores[shared.near[threadIdx.x].y]));
+    }
     sink_put_staged<THREADS>(sink, shared.stage, cut.above);
+    if (FETCH) {
+        if (threadIdx.x < cut.count) {
+            shared.near[threadIdx.x].x = bits;
+        }
+        block_sync<THREADS>();
+    }
     quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank < k) {
             sink_put(sink, cut.above + rank, entry.y);
@@ -277,7 +312,7 @@ __device__ __forceinline__ uint32_t quick_select(const float (&scores)[SCORES],
                                                  const struct quick_cut &cut, uint32_t k,
                                                  struct row_shared &shared)
 {
-    quick_collect<SCORES>(scores, {0, marks.in}, shared);
+    quick_collect<SCORES, false>(scores, {0, marks.in}, shared);
     block_sync<THREADS>();
     quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank == k - 1) {
