@@ -170,14 +170,6 @@ static __device__ __forceinline__ uint32_t half_pair(float first, float second)
     return pair;
 }
 
-/* Likewise, made anew where the same pair was made before: to keep it takes a register. */
-static __device__ __forceinline__ uint32_t half_pair_anew(float first, float second)
-{
-    uint32_t pair;
-    asm volatile("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-    return pair;
-}
-
 /* Adds to a counter of all blocks, and does not ask what it was. */
 static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t count)
 {

@@ -184,7 +184,7 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
     if constexpr (QUICK) {
         static_assert(THREADS * SCORES <= QUICK_SCORES_MAX, "short rows");
         struct quick_cut bin;
-        if (quick_row<THREADS, SCORES>(params, row, scores, task, entries, bin, shared)) {
+        if (quick_row<THREADS, SCORES, !EARLY>(params, row, scores, task, entries, bin, shared)) {
             return length;
         }
         cut = search_bin<THREADS, SCORES>(source, bin, (uint32_t)k, shared);

@@ -2,7 +2,7 @@
  * row_quick.cuh - the short way through a row in registers, for as many rows as multiprocessors or
  * fewer, where what counts is how many steps follow each other:
  *
- *   count     all scores, by the first 11 or 12 bits of their float16, in one histogram
+ *   count     all scores, by the first 11 bits of their float16, in one histogram
  *   find      the bin of the K-th best; where too many share it, a part of it, by a second one
  *   collect   positions of what is above that bin, and the few entries in it
  *   rank      each of these few among the others: every thread compares a few of them
@@ -20,9 +20,8 @@
 namespace
 {
 
-/* Bits of a pattern that do not count (half_bins.cuh): more bins where rows are long. */
-template <int THREADS, int SCORES>
-static constexpr uint32_t quick_shift = (THREADS * SCORES > 8192) ? 4 : 5;
+#define QUICK_SHIFT 5u /* bits of a pattern that do not count: half_bins.cuh */
+typedef half_bins<QUICK_SHIFT> quick_bins;
 
 /* What the histogram says of a row. */
 struct quick_cut {
@@ -39,21 +38,21 @@ template <int THREADS, int SCORES>
 __device__ __forceinline__ struct quick_cut quick_find(const float (&scores)[SCORES], uint32_t k,
                                                        struct row_shared &shared)
 {
-    constexpr uint32_t SHIFT = quick_shift<THREADS, SCORES>;
-    typedef half_bins<SHIFT> bins;
-    static_assert(bins::COUNT <= QUICK_BINS_MAX && SCORES % 2 == 0, "room, and two at a time");
+    static_assert(quick_bins::COUNT <= QUICK_BINS_MAX && SCORES % 2 == 0,
+                  "room, and two at a time");
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
-        count_half_pair<SHIFT>(half_pair(scores[j], scores[j + 1]), shared.bins);
+        count_half_pair<QUICK_SHIFT>(half_pair(scores[j], scores[j + 1]), shared.bins);
     }
     block_sync<THREADS>();
-    const struct rank_bin found = find_half_bin<THREADS, SHIFT>(shared.bins, k, shared.rank);
+    const struct rank_bin found = find_half_bin<THREADS, QUICK_SHIFT>(shared.bins, k, shared.rank);
     struct quick_cut cut;
-    cut.ordered = found.bin << SHIFT;
+    cut.ordered = found.bin << QUICK_SHIFT;
     cut.above = found.above;
     cut.count = found.count;
-    cut.zero = found.bin == bins::ZERO || found.bin == bins::ZERO - 1; /* -0 is in this */
-    cut.found = found.total >= k && found.bin >= bins::LOWEST && !cut.zero;
+    cut.zero =
+        found.bin == quick_bins::ZERO || found.bin == quick_bins::ZERO - 1; /* -0 is in this */
+    cut.found = found.total >= k && found.bin >= quick_bins::LOWEST && !cut.zero;
     return cut;
 }
 
@@ -69,18 +68,19 @@ struct quick_marks {
     uint32_t above, in;
 };
 
-/* A pair is compared at once, as group_marks() of 16-bit scores does (score.cuh). */
+/* A pair is compared at once, as group_marks() of 16-bit scores does (score.cuh); the other way
+ * round than it was counted, or the compiler would keep all pairs, for which there is no room. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[SCORES],
                                                          const struct quick_cut &cut)
 {
     const uint32_t low = quick_bound(cut.ordered);
-    const uint32_t beyond = quick_bound(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
+    const uint32_t beyond = quick_bound(cut.ordered + (1u << QUICK_SHIFT));
     uint32_t from[2] = {0, 0}, above[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
-        const uint32_t pair = half_pair_anew(scores[j], scores[j + 1]);
-        const uint32_t places = 0x00020001u << j % 16;
+        const uint32_t pair = half_pair(scores[j + 1], scores[j]);
+        const uint32_t places = 0x00010002u << j % 16;
         from[j / 16] |= half_pair_from(pair, low) & places;
         above[j / 16] |= half_pair_from(pair, beyond) & places;
     }
@@ -115,7 +115,7 @@ template <int THREADS, int SCORES>
 __device__ __forceinline__ void quick_narrow(const float (&scores)[SCORES], struct quick_cut &cut,
                                              struct row_shared &shared)
 {
-    const uint32_t beyond = half_floor(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
+    const uint32_t beyond = half_floor(cut.ordered + (1u << QUICK_SHIFT));
     const uint32_t low = half_floor(cut.ordered), span = min(beyond - 1, KEY_PLUS_INF) - low;
     const quick_range range(low, cut.ordered >= 0x8000u);
     uint32_t least = ~0u, most = 0;
@@ -219,15 +219,15 @@ __device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
     if constexpr (FETCH) {
         each_mark(marks.above, [&](uint32_t j) { *stage++ = position + 32 * j; });
         each_mark(marks.in, [&](uint32_t j) { (near++)->y = position + 32 * j; });
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        if ((marks.above >> j & 1u) != 0) {
-            *stage++ = position + 32 * j;
-        }
-        if ((marks.in >> j & 1u) != 0) {
-            *near++ = make_uint2(__float_as_uint(scores[j]), position + 32 * j);
+        for (int j = 0; j < SCORES; j++) {
+            if ((marks.above >> j & 1u) != 0) {
+                *stage++ = position + 32 * j;
+            }
+            if ((marks.in >> j & 1u) != 0) {
+                *near++ = make_uint2(__float_as_uint(scores[j]), position + 32 * j);
+            }
         }
     }
 }
@@ -277,16 +277,24 @@ __device__ __forceinline__ void quick_rank(const struct quick_cut &cut,
 /* Writes K positions in no order: those above the bin side by side, and what of the bin is
  * selected behind them, as soon as its rank is known. A score that is read once more may have
  * changed: then the rank is another, but each still has one of its own. Two barriers at most. */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ void quick_write(const float (&scores)[SCORES],
-                                            const struct quick_marks &marks,
-                                            const struct quick_cut &cut, const struct sink &sink,
-                                            uint32_t k, struct row_shared &shared)
+template <int THREADS, int SCORES, bool LATE>
+__device__ __forceinline__ void
+quick_write(const struct select_params &params, const struct task &task, int32_t row,
+            const float (&scores)[SCORES], const struct quick_marks &marks,
+            const struct quick_cut &cut, struct row_shared &shared)
 {
     static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
+    const uint32_t k = (uint32_t)task.k;
+    struct sink sink;
+    if (!LATE) {
+        sink = sink_of_row(task, params.args, row);
+    }
     constexpr bool FETCH = quick_fetches<SCORES>;
     quick_collect<SCORES, FETCH>(scores, marks, shared);
     block_sync<THREADS>();
+    if (LATE) { /* where registers are few: the scores are no more */
+        sink = sink_of_row(task, params.args, row);
+    }
     uint32_t bits = 0;
     if (FETCH && threadIdx.x < cut.count) {
         bits = __float_as_uint(score_number(sink.scores[shared.near[threadIdx.x].y]));
@@ -333,8 +341,9 @@ __device__ __forceinline__ uint32_t quick_select(const float (&scores)[SCORES],
     return selected;
 }
 
-/* Selects from the row, or says false, having written nothing: search_bin() then finds the cut. */
-template <int THREADS, int SCORES>
+/* Selects from the row, or says false, having written nothing: search_bin() then finds the cut.
+ * LATE: see quick_write(). */
+template <int THREADS, int SCORES, bool LATE>
 __device__ __forceinline__ bool quick_row(const struct select_params &params, int32_t row,
                                           const float (&scores)[SCORES], const struct task &task,
                                           uint64_t *entries, struct quick_cut &cut,
@@ -351,11 +360,11 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
     } else if (!quick_look_within<THREADS, SCORES>(scores, k, cut, marks, shared)) {
         return false;
     }
-    const struct sink sink = sink_of_row(task, params.args, row);
     if (entries == nullptr && params.by_position == 0) {
-        quick_write<THREADS, SCORES>(scores, marks, cut, sink, k, shared);
+        quick_write<THREADS, SCORES, LATE>(params, task, row, scores, marks, cut, shared);
     } else {
         const uint32_t selected = quick_select<THREADS, SCORES>(scores, marks, cut, k, shared);
+        const struct sink sink = sink_of_row(task, params.args, row);
         write_ordered<THREADS, SCORES>(selected, sink, k, entries, shared);
     }
     return true;

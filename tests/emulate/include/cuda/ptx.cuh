@@ -172,11 +172,6 @@ static inline uint32_t half_pair(float first, float second)
     return half_toward_zero(first) | half_toward_zero(second) << 16;
 }
 
-static inline uint32_t half_pair_anew(float first, float second)
-{
-    return half_pair(first, second);
-}
-
 static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
 {
     atomicAdd(counter, count, here);
