@@ -1,0 +1,118 @@
+/*
+ * bin_edges_test - rows whose K-th best lies next to an edge of a histogram's bin (half_bins.cuh),
+ * with many scores on the one side of it and some just on the other, on every policy of the row
+ * family. What is told from its neighbours by one key less is counted once, and on the right side.
+ */
+#include "emulate.h"
+#include "select_gpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ROWS 3
+#define WIDTH_MAX 8192
+#define NEXT_TO_EDGE 4 /* scores on each side whose key is next to the edge */
+#define ROUNDS 3       /* of every policy */
+
+/* What a row has: `within` scores of a bin, up to its edge, and `beyond` that are higher. */
+struct edge_row {
+    int32_t within, beyond;
+    uint32_t spread; /* of their keys */
+    float edge;      /* the lowest number of the higher bin; or, negative, the lowest of the bin */
+};
+
+static float number_at(float number, int32_t steps)
+{
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof(bits));
+    bits += (uint32_t)steps;
+    memcpy(&number, &bits, sizeof(bits));
+    return number;
+}
+
+/* Score i of the row before it is shuffled; the other scores are lower than all of these. */
+static float draw_score(struct inputs_rng *rng, const struct edge_row *row, int32_t i)
+{
+    const bool negative = row->edge < 0, higher = i >= row->within;
+    const int32_t nth = higher ? i - row->within : i;
+    const int32_t steps = nth < NEXT_TO_EDGE ? 0 : (int32_t)inputs_rng_below(rng, row->spread);
+    if (i >= row->within + row->beyond) {
+        return negative ? 4 * row->edge : row->edge * 0.25f * inputs_rng_uniform(rng);
+    }
+    return number_at(row->edge, higher != negative ? steps : -1 - steps);
+}
+
+/* The row, shuffled. */
+static void fill_row(struct inputs_rng *rng, const struct edge_row *row, float *scores,
+                     int32_t width)
+{
+    for (int32_t i = 0; i < width; i++) {
+        const uint32_t at = inputs_rng_below(rng, (uint32_t)i + 1);
+        scores[i] = scores[at];
+        scores[at] = draw_score(rng, row, i);
+    }
+}
+
+/* The scores of a request, on the host and on the device. */
+static void fill_request(struct inputs_rng *rng, const struct edge_row *like,
+                         struct gpu_request *request)
+{
+    const int32_t width = request->host.width;
+    static float scores[WIDTH_MAX];
+    for (int32_t i = 0; i < request->host.num_rows; i++) {
+        const size_t first = (size_t)i * (size_t)request->host.row_stride;
+        const float edge = 1.0f + (float)inputs_rng_below(rng, 32) / 32.0f;
+        struct edge_row row = *like;
+        row.edge = ldexpf(i % 2 == 0 ? edge : -edge, (int)inputs_rng_below(rng, 9) - 4);
+        fill_row(rng, &row, scores, width);
+        memcpy((float *)request->host.scores + first, scores, sizeof(float) * (size_t)width);
+        CHECK_CUDA(cudaMemcpy((float *)request->device.scores + first, scores,
+                              sizeof(float) * (size_t)width, cudaMemcpyHostToDevice));
+    }
+}
+
+/* False when the policy does not serve rows of this width. */
+static bool test_policy(int32_t variant, int32_t width, int32_t round)
+{
+    struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), (uint64_t)(variant * ROUNDS + round));
+    const struct edge_row like = {
+        .within = 300 + (int32_t)inputs_rng_below(&rng, 700),
+        .beyond = NEXT_TO_EDGE + (int32_t)inputs_rng_below(&rng, 300),
+        .spread = 2100 + inputs_rng_below(&rng, 4000),
+    };
+    const struct gpu_spec spec = {
+        .inputs = {.num_rows = ROWS, .width = width, .seed = 1},
+        .options = {.order = (enum topk_order)(round % 3)},
+        .k = like.beyond + 1 + (int32_t)inputs_rng_below(&rng, 2),
+    };
+    const struct topk_shape shape = gpu_shape(&spec, false);
+    struct gpu_plan plan;
+    struct gpu_request request;
+    if (!gpu_plan_init(&shape, TOPK_FAMILY_ROW, variant, &plan)) {
+        return false;
+    }
+    gpu_request_init(&spec, &request);
+    fill_request(&rng, &like, &request);
+    gpu_request_send(&request);
+    gpu_request_poison(&request);
+    gpu_enqueue(&plan, &request, NULL);
+    CHECK_CUDA(cudaDeviceSynchronize());
+    char name[96], detail[ORACLE_DETAIL_SIZE] = "";
+    snprintf(name, sizeof(name), "it_17_row:%d_next_to_an_edge_%d", variant, round);
+    gpu_report(name, gpu_request_judge(&request, detail), detail);
+    gpu_request_fini(&request);
+    gpu_plan_fini(&plan);
+    return true;
+}
+
+int main(void)
+{
+    for (int32_t variant = 0; variant < GPU_VARIANTS_MAX; variant++) {
+        for (int32_t round = 0; round < ROUNDS; round++) {
+            if (!test_policy(variant, WIDTH_MAX, round)) {
+                test_policy(variant, WIDTH_MAX / 2, round);
+            }
+        }
+    }
+    return gpu_summary();
+}
