@@ -244,13 +244,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             shared.given[0] = read;
         }
     }
-    /* Where a row has a multiprocessor: before all that the compiler does once for all rows. */
-    constexpr bool AHEAD = EARLY && BLOCKS == 1 && SCORES <= 16;
-    float scores[SCORES];
     if (!EARLY) {
         block_sync<THREADS>();
-    } else if (AHEAD && row < task.num_rows) {
-        load_scores<SCORES>(task, row, task.width, scores);
     }
     if (threadIdx.x == 0) {
         shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
@@ -260,16 +255,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int32_t next_row = row + (int32_t)gridDim.x;
         const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
         const int32_t next = reads ? task_length(task, next_row) : 0;
-        if (EARLY && !AHEAD) {
+        float scores[SCORES];
+        if (EARLY) {
             load_scores<SCORES>(task, row, task.width, scores);
         }
         const int32_t length = select_row<THREADS, SCORES, EARLY, QUICK>(
             params, task, row, turn, read, next, scores, entries, shared);
         if (QUICK && threadIdx.x == 0) {
             count_row(shared, length, read, task.k);
-        }
-        if (AHEAD && next_row < task.num_rows) {
-            load_scores<SCORES>(task, next_row, task.width, scores);
         }
         row = next_row;
         read = next;
@@ -293,7 +286,7 @@ cudaError_t ROW_LAUNCH_NAME(const struct select_launch *launch, const struct sel
                             bool load)
 {
     int32_t variant = launch->variant;
-#define ROW_LAUNCH(threads, scores, blocks, early, quick, rows)                                    \
+#define ROW_LAUNCH(threads, scores, blocks, early, quick, rows, k)                                 \
     if (variant-- == 0) {                                                                          \
         return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0, quick != 0>,   \
                                     launch, params, load);                                         \

@@ -2,8 +2,8 @@
  * The planner: which kernel family, with which policy, serves a shape on a device. Pure: nothing
  * but its arguments is read, so that a captured graph's plan can be made again anywhere.
  */
+#include "plan/check.h"
 #include "plan/policy.h"
-#include "topk_select.h"
 
 #include "cpu/detail.h"
 
@@ -13,36 +13,34 @@
 #define COUNT(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
 struct row_policy {
-    int32_t threads, scores, blocks, quarter_rows;
+    int32_t threads, scores, blocks, quarter_rows, k_max;
 };
 
-/* Policies of rows in registers, numbered from `first_variant` on. */
+static const struct row_policy row_policies[] = {
+#define ROW_POLICY(threads, scores, blocks, early, quick, rows, k)                                 \
+    {threads, scores, blocks, rows, k},
+    TOPK_ROW_POLICIES(ROW_POLICY)};
+
+static const struct row_policy half_short_policies[] = {TOPK_HALF_SHORT_POLICIES(ROW_POLICY)
+#undef ROW_POLICY
+};
+
+static const struct row_policy half_policies[] = {
+#define HALF_POLICY(threads, scores, blocks, rows) {threads, scores, blocks, rows, 0},
+    TOPK_HALF_POLICIES(HALF_POLICY)
+#undef HALF_POLICY
+};
+
+/* Policies of the row family, numbered from `first_variant` on. */
 struct row_table {
     const struct row_policy *policies;
     int32_t count, first_variant;
 };
 
-static const struct row_policy row_policies[] = {
-#define ROW_POLICY(threads, scores, blocks, early, quick, rows) {threads, scores, blocks, rows},
-    TOPK_ROW_POLICIES(ROW_POLICY)
-#undef ROW_POLICY
-};
-
-static const struct row_policy half_short_policies[] = {
-#define ROW_POLICY(threads, scores, blocks, early, quick, rows) {threads, scores, blocks, rows},
-    TOPK_HALF_SHORT_POLICIES(ROW_POLICY)
-#undef ROW_POLICY
-};
-
-struct half_policy {
-    int32_t threads, scores, blocks, quarter_rows;
-};
-
-static const struct half_policy half_policies[] = {
-#define HALF_POLICY(threads, scores, blocks, rows) {threads, scores, blocks, rows},
-    TOPK_HALF_POLICIES(HALF_POLICY)
-#undef HALF_POLICY
-};
+static const struct row_table row_table = {row_policies, COUNT(row_policies), 0};
+static const struct row_table half_table = {half_policies, COUNT(half_policies), 0};
+static const struct row_table half_short_table = {half_short_policies, COUNT(half_short_policies),
+                                                  COUNT(half_policies)};
 
 struct stream_policy {
     int32_t finish_warps, scan_warps, candidates, buffers;
@@ -147,39 +145,42 @@ static bool plan_plain(const struct topk_shape *shape, const struct topk_device 
     return true;
 }
 
-/* Whether a policy holds the row, and (when `choosing`) is meant for so many rows. */
-static bool row_policy_serves(const struct row_policy *policy, const struct topk_shape *shape,
-                              const struct topk_device *device, bool choosing)
+/* Whether a policy is meant for so many rows and so large a K. */
+static bool row_policy_meant(const struct row_policy *policy, const struct topk_shape *shape,
+                             const struct topk_device *device)
 {
     int64_t rows_max = (int64_t)policy->quarter_rows * device->num_multiprocessors / 4;
-    bool meant = !choosing || policy->quarter_rows == 0 || shape->rows <= rows_max;
-    return meant && policy->threads * policy->scores >= shape->width;
+    return (policy->quarter_rows == 0 || shape->rows <= rows_max) &&
+           (policy->k_max == 0 || shape->k <= policy->k_max);
 }
 
-/* As row_policy_serves(). A row that is not aligned to 16 bytes begins within such a group. */
-static bool half_policy_serves(const struct half_policy *policy, const struct topk_shape *shape,
-                               const struct topk_device *device, bool choosing)
+/* The policy of a table that is asked for, or (variant of -1) meant for a shape and device; NULL
+ * where it does not hold `width` scores. */
+static const struct row_policy *row_policy_of(const struct row_table *table, int64_t width,
+                                              const struct topk_shape *shape,
+                                              const struct topk_device *device, int32_t variant)
 {
-    int64_t rows_max = (int64_t)policy->quarter_rows * device->num_multiprocessors / 4;
-    int64_t before_max = shape->alignment_bytes >= 16 ? 0 : 16 / 2 - 1;
-    bool meant = !choosing || policy->quarter_rows == 0 || shape->rows <= rows_max;
-    return meant && shape->width + before_max <= policy->threads * policy->scores;
+    for (int32_t i = 0; shape->k <= (int32_t)TOPK_K_FAST_MAX && i < table->count; i++) {
+        const struct row_policy *policy = &table->policies[i];
+        bool right = variant < 0 ? row_policy_meant(policy, shape, device)
+                                 : variant == table->first_variant + i;
+        if (right && policy->threads * policy->scores >= width) {
+            return policy;
+        }
+    }
+    return NULL;
 }
 
+/* A row in shared memory. If it is not aligned to 16 bytes it begins within such a group. */
 static bool plan_row_half(const struct topk_shape *shape, const struct topk_device *device,
                           int32_t variant, struct topk_plan *plan)
 {
-    bool choosing = variant < 0;
-    variant = choosing ? 0 : variant;
-    while (choosing && variant < COUNT(half_policies) &&
-           !half_policy_serves(&half_policies[variant], shape, device, true)) {
-        variant++;
-    }
-    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(half_policies) ||
-        !half_policy_serves(&half_policies[variant], shape, device, false)) {
+    int64_t before_max = shape->alignment_bytes >= 16 ? 0 : 16 / 2 - 1;
+    const struct row_policy *policy =
+        row_policy_of(&half_table, shape->width + before_max, shape, device, variant);
+    if (policy == NULL) {
         return false;
     }
-    const struct half_policy *policy = &half_policies[variant];
     int64_t shared =
         TOPK_HALF_STATE_BYTES + policy->threads * policy->scores * 2 + sort_bytes(shape);
     if (shared > device->shared_bytes_per_block) {
@@ -188,7 +189,7 @@ static bool plan_row_half(const struct topk_shape *shape, const struct topk_devi
     int64_t blocks = min_i64(policy->blocks, max_i64(1, device->shared_bytes_per_multiprocessor /
                                                             (shared + shared_reserved_bytes)));
     plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
-    plan->variant = variant;
+    plan->variant = (int32_t)(policy - half_table.policies);
     plan->threads = policy->threads;
     plan->num_blocks = (int32_t)min_i64(shape->rows, device->num_multiprocessors * blocks);
     plan->shared_bytes = shared;
@@ -200,19 +201,12 @@ static bool plan_row_registers(const struct row_table *table, const struct topk_
                                const struct topk_device *device, int32_t variant,
                                struct topk_plan *plan)
 {
-    bool choosing = variant < 0;
-    int32_t i = choosing ? 0 : variant - table->first_variant;
-    while (choosing && i < table->count &&
-           !row_policy_serves(&table->policies[i], shape, device, true)) {
-        i++;
-    }
-    if (shape->k > (int32_t)TOPK_K_FAST_MAX || i >= table->count ||
-        !row_policy_serves(&table->policies[i], shape, device, false)) {
+    const struct row_policy *policy = row_policy_of(table, shape->width, shape, device, variant);
+    if (policy == NULL) {
         return false;
     }
-    const struct row_policy *policy = &table->policies[i];
     plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
-    plan->variant = table->first_variant + i;
+    plan->variant = table->first_variant + (int32_t)(policy - table->policies);
     plan->threads = policy->threads;
     plan->num_blocks =
         (int32_t)min_i64(shape->rows, (int64_t)device->num_multiprocessors * policy->blocks);
@@ -226,17 +220,11 @@ static bool plan_row_registers(const struct row_table *table, const struct topk_
 static bool plan_row(const struct topk_shape *shape, const struct topk_device *device,
                      int32_t variant, struct topk_plan *plan)
 {
-    static const struct row_table whole = {row_policies, COUNT(row_policies), 0};
-    static const struct row_table half_short = {half_short_policies, COUNT(half_short_policies),
-                                                COUNT(half_policies)};
     if (is_float32(shape)) {
-        return plan_row_registers(&whole, shape, device, variant, plan);
+        return plan_row_registers(&row_table, shape, device, variant, plan);
     }
-    bool short_way = variant < 0 || variant >= half_short.first_variant;
-    if (short_way && plan_row_registers(&half_short, shape, device, variant, plan)) {
-        return true;
-    }
-    return plan_row_half(shape, device, variant, plan);
+    return plan_row_registers(&half_short_table, shape, device, variant, plan) ||
+           plan_row_half(shape, device, variant, plan);
 }
 
 static int64_t stream_fixed_bytes(const struct stream_policy *policy)
@@ -370,72 +358,13 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     return true;
 }
 
-/* ---- checks and the choice ------------------------------------------------------------------- */
-
-#define REFUSE(...) topk_detail(detail, TOPK_E_INVALID, __VA_ARGS__)
-
-static enum topk_status check_shape(const struct topk_shape *shape, char *detail)
-{
-    if (shape->k < 1 || shape->k > (int32_t)TOPK_K_MAX) {
-        return REFUSE("k is %d; plan for 1 ... %u positions a row", shape->k, TOPK_K_MAX);
-    }
-    if (shape->rows < 1) {
-        return REFUSE("rows is %d; plan for 1 ... %d rows", shape->rows, TOPK_ROWS_MAX);
-    }
-    if (shape->width < 1) {
-        return REFUSE("width is %d; plan for 1 ... %d scores a row", shape->width, TOPK_WIDTH_MAX);
-    }
-    int32_t score_bytes = (int32_t)topk_dtype_bytes(shape->options.dtype);
-    if (score_bytes == 0) {
-        return REFUSE("options.dtype is %d; pass 0 (float32), 1 (float16) or 2 (bfloat16)",
-                      (int)shape->options.dtype);
-    }
-    int32_t alignment = shape->alignment_bytes;
-    if (alignment < score_bytes || alignment > 128 || (alignment & (alignment - 1)) != 0) {
-        return REFUSE("alignment_bytes is %d; pass a power of two from %d to 128", alignment,
-                      score_bytes);
-    }
-    if ((unsigned)shape->options.order > TOPK_ORDER_VALUE) {
-        return REFUSE("options.order is %d; pass 0 (any), 1 (index) or 2 (value)",
-                      (int)shape->options.order);
-    }
-    if ((unsigned)shape->options.ties > TOPK_TIES_LOWEST) {
-        return REFUSE("options.ties is %d; pass 0 (any) or 1 (lowest index)",
-                      (int)shape->options.ties);
-    }
-    return TOPK_OK;
-}
-
-static enum topk_status check_device(const struct topk_device *device, char *detail)
-{
-    if (device->num_multiprocessors < 1 || device->num_multiprocessors > 4096) {
-        return REFUSE("device has %d multiprocessors; expected 1 ... 4096",
-                      device->num_multiprocessors);
-    }
-    if (device->compute_major < 8) {
-        return topk_detail(detail, TOPK_E_UNSUPPORTED,
-                           "compute capability %d.%d is below 8.0, the oldest this is built for; "
-                           "use the CPU device",
-                           device->compute_major, device->compute_minor);
-    }
-    return TOPK_OK;
-}
-
-static enum topk_status check_all(const struct topk_shape *shape, const struct topk_device *device,
-                                  const struct topk_plan *plan_p, char *detail)
-{
-    if (shape == NULL || device == NULL || plan_p == NULL) {
-        return REFUSE("%s is NULL; pass the struct",
-                      shape == NULL ? "shape" : (device == NULL ? "device" : "plan_p"));
-    }
-    enum topk_status status = check_shape(shape, detail);
-    return status != TOPK_OK ? status : check_device(device, detail);
-}
+/* ---- the choice -------------------------------------------------------------------------------
+ */
 
 enum topk_status topk_plan_make(const struct topk_shape *shape, const struct topk_device *device,
                                 struct topk_plan *plan_p, char *detail)
 {
-    enum topk_status status = check_all(shape, device, plan_p, detail);
+    enum topk_status status = topk_plan_check(shape, device, plan_p, detail);
     if (status != TOPK_OK) {
         return status;
     }
@@ -458,7 +387,7 @@ enum topk_status topk_plan_make_family(const struct topk_shape *shape,
                                        const struct topk_device *device, enum topk_family family,
                                        int32_t variant, struct topk_plan *plan_p, char *detail)
 {
-    enum topk_status status = check_all(shape, device, plan_p, detail);
+    enum topk_status status = topk_plan_check(shape, device, plan_p, detail);
     if (status != TOPK_OK) {
         return status;
     }

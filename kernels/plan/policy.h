@@ -14,23 +14,24 @@
 /* ---- row: a row in the registers of one block ---------------------------------------------- */
 
 /*
- * X(threads, scores a thread, blocks a multiprocessor, early, quick, rows)
+ * X(threads, scores a thread, blocks a multiprocessor, early, quick, rows, k)
  * threads * scores is the widest row. `early`: the row is loaded up to its width beside its length
  * instead of after it: sooner, but more traffic when lengths are short. `quick`: all scores are
  * counted, without a sample (row_quick.cuh). `rows`: for at most so many rows, in quarters of a row
- * a multiprocessor; 0: for any number. The planner takes the first that serves a shape (H200,
- * 2026-11-30: TUNING.md has the times). Scores of 16 bits have tables of their own:
- * TOPK_HALF_POLICIES and TOPK_HALF_SHORT_POLICIES.
+ * a multiprocessor; `k`: for at most so large a K; 0: for any. The planner takes the first that
+ * serves a shape (H200, 2026-11-30: TUNING.md has the times). Scores of 16 bits have tables of
+ * their own: TOPK_HALF_POLICIES and TOPK_HALF_SHORT_POLICIES.
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
-    X(1024, 4, 1, 1, 1, 4)                                                                         \
-    X(256, 16, 4, 1, 0, 16)                                                                        \
-    X(256, 16, 5, 0, 0, 0)                                                                         \
-    X(512, 16, 1, 1, 1, 4)                                                                         \
-    X(256, 32, 4, 0, 0, 0)                                                                         \
-    X(512, 32, 1, 1, 0, 4)                                                                         \
-    X(512, 32, 2, 0, 0, 0)                                                                         \
-    X(1024, 32, 1, 0, 0, 0)                                                                        \
+    X(1024, 4, 1, 1, 1, 4, 0)                                                                      \
+    X(256, 16, 4, 1, 0, 16, 0)                                                                     \
+    X(256, 16, 5, 0, 0, 0, 0)                                                                      \
+    X(512, 16, 1, 1, 1, 4, 0)                                                                      \
+    X(256, 32, 4, 0, 0, 0, 0)                                                                      \
+    X(512, 32, 1, 1, 1, 4, 1024)                                                                   \
+    X(512, 32, 1, 1, 0, 4, 0)                                                                      \
+    X(512, 32, 2, 0, 0, 0, 0)                                                                      \
+    X(1024, 32, 1, 0, 0, 0, 0)                                                                     \
     TOPK_ROW_EXPERIMENTS(X)
 
 /*
@@ -39,49 +40,41 @@
  */
 #ifdef TOPK_EXPERIMENTS
 #define TOPK_ROW_EXPERIMENTS(X)                                                                    \
-    X(512, 32, 1, 1, 1, -1)                                                                        \
-    X(1024, 32, 1, 1, 0, -1)                                                                       \
-    X(256, 16, 5, 0, 1, -1)                                                                        \
-    X(256, 16, 4, 1, 1, -1)                                                                        \
-    X(256, 32, 4, 0, 1, -1)                                                                        \
-    X(512, 32, 2, 0, 1, -1)
+    X(256, 16, 5, 0, 1, -1, 0)                                                                     \
+    X(512, 8, 1, 1, 1, -1, 0)                                                                      \
+    X(256, 16, 1, 1, 1, -1, 0)
 #else
 #define TOPK_ROW_EXPERIMENTS(X)
 #endif
 
 /*
- * row, of scores of 16 bits: a row in the shared memory of one block.
+ * row, of scores of 16 bits, the short way: a row in registers, as of float32 (TOPK_ROW_POLICIES),
+ * numbered behind those of TOPK_HALF_POLICIES; the planner looks here first. What counts there is
+ * how many steps follow each other, and those are the same for every type.
+ */
+#define TOPK_HALF_SHORT_POLICIES(X)                                                                \
+    X(1024, 4, 1, 1, 1, 4, 0)                                                                      \
+    X(256, 16, 5, 0, 1, 0, 0)                                                                      \
+    X(512, 16, 1, 1, 1, 4, 0)                                                                      \
+    X(512, 32, 1, 1, 1, 4, 0)                                                                      \
+    TOPK_HALF_SHORT_EXPERIMENTS(X)
+
+#ifdef TOPK_EXPERIMENTS
+#define TOPK_HALF_SHORT_EXPERIMENTS(X) X(256, 32, 4, 0, 1, -1, 0)
+#else
+#define TOPK_HALF_SHORT_EXPERIMENTS(X)
+#endif
+
+/*
+ * row, of scores of 16 bits, other rows: a row in the shared memory of one block.
  * X(threads, scores a thread, blocks a multiprocessor, rows)
  * threads * scores is the widest row whose start is aligned to 16 bytes. `rows` as above.
  */
 #define TOPK_HALF_POLICIES(X)                                                                      \
-    X(512, 16, 2, 4)                                                                               \
-    X(256, 16, 4, 0)                                                                               \
     X(256, 32, 5, 0)                                                                               \
-    X(1024, 16, 1, 4)                                                                              \
     X(256, 64, 4, 0)                                                                               \
     X(1024, 32, 1, 4)                                                                              \
     X(512, 64, 2, 0)
-
-/*
- * row, of scores of 16 bits, the short way: a row in registers, as of float32 (TOPK_ROW_POLICIES),
- * numbered behind those above; the planner looks here first. What counts there is how many steps
- * follow each other, and those are the same for every type.
- */
-#define TOPK_HALF_SHORT_POLICIES(X)                                                                \
-    X(1024, 4, 1, 1, 1, 4)                                                                         \
-    X(512, 16, 1, 1, 1, 4)                                                                         \
-    TOPK_HALF_SHORT_EXPERIMENTS(X)
-
-#ifdef TOPK_EXPERIMENTS
-#define TOPK_HALF_SHORT_EXPERIMENTS(X)                                                             \
-    X(512, 32, 1, 1, 1, -1)                                                                        \
-    X(256, 16, 5, 0, 1, -1)                                                                        \
-    X(256, 32, 4, 0, 1, -1)                                                                        \
-    X(512, 32, 2, 0, 1, -1)
-#else
-#define TOPK_HALF_SHORT_EXPERIMENTS(X)
-#endif
 
 #define TOPK_HALF_LIST 3584 /* entries admitted of a row; four blocks fit a multiprocessor */
 #define TOPK_HALF_STATE_BYTES 23552 /* of a block, beside its row */

@@ -2,7 +2,7 @@
  * select_cells.hpp - the cells of a selection benchmark: what to measure, and how it is reported.
  *
  * A cell is a shape with K, a family of scores and options. This part knows no device: a program
- * defines the functions of `cells_device` below and links select_cells*.cpp, which has main(). So
+ * defines the functions of `cells_device` below and links select_{cells,cells_main,plans}.cpp. So
  * the GPU's benchmark (bench_cuda_select) and its stand-in on the CPU selector (bench_cpu_cells)
  * take the same command line and write the same files.
  */
@@ -78,6 +78,9 @@ int cell_length(const cell_shape &shape, int row, long run);
 
 /* False, with a text on standard error, when an argument is wrong. --help ends the program. */
 bool cells_parse(int argc, char **argv, const char *program, cell_settings &settings);
+
+/* Whether a plan has a field of this name that may be changed. */
+bool plan_override_known(const std::string &field);
 
 /* Changes a field of a plan; false when the plan has no such field, or cannot run so. */
 bool plan_override_apply(struct topk_plan &plan, const plan_override &change);

@@ -42,7 +42,7 @@ static void assert_family(const struct topk_plan *plan, enum topk_family family)
 
 /* Blocks a multiprocessor of the row policies. */
 static const int32_t row_blocks[] = {
-#define ROW_BLOCKS(threads, scores, blocks, early, quick, rows) blocks,
+#define ROW_BLOCKS(threads, scores, blocks, early, quick, rows, k) blocks,
     TOPK_ROW_POLICIES(ROW_BLOCKS)
 #undef ROW_BLOCKS
 };
@@ -186,6 +186,10 @@ static void it_has_row_policies_for_few_and_for_many_rows(void **state)
         assert_int_equal(plan_of(&h200, rows, expected[i].width, 64).variant,
                          plan_of(&h200, 1 << 30, expected[i].width, 64).variant);
     }
+    /* Few rows of 16K are counted in full unless K is large. */
+    int32_t variant = plan_of(&h200, 128, 16384, 1024).variant;
+    assert_int_equal(plan_of(&h200, 128, 16384, 1).variant, variant);
+    assert_int_not_equal(plan_of(&h200, 128, 16384, 1025).variant, variant);
 }
 
 static void it_asks_ahead_where_the_device_can(void **state)
@@ -408,6 +412,24 @@ static void it_gives_16_bits_the_families_of_float32(void **state)
     }
 }
 
+/* Short rows of 16 bits go the way of float32, without shared memory of the plan's. */
+static void it_takes_short_rows_of_16_bits_into_registers(void **state)
+{
+    (void)state;
+    static const int32_t rows_in[][2] = {{1 << 30, 4096}, {132, 4097}, {132, 16384}},
+                         rows_out[][2] = {{133, 4097}, {133, 16384}, {67, 16385}};
+    for (size_t i = 0; i < 3; i++) {
+        struct topk_shape in = shape_of(rows_in[i][0], rows_in[i][1], 2048);
+        struct topk_shape out = shape_of(rows_out[i][0], rows_out[i][1], 2048);
+        struct topk_plan plan_in, plan_out;
+        in.options.dtype = out.options.dtype = TOPK_DTYPE_FLOAT16;
+        assert_int_equal(topk_plan_make(&in, &h200, &plan_in, NULL), TOPK_OK);
+        assert_int_equal(topk_plan_make(&out, &h200, &plan_out, NULL), TOPK_OK);
+        assert_int_equal(plan_in.shared_bytes, 0);
+        assert_int_not_equal(plan_out.shared_bytes, 0);
+    }
+}
+
 /* A row of 16 bits that may begin within 16 bytes needs room for those before it. */
 static void it_makes_room_for_rows_of_16_bits_at_any_alignment(void **state)
 {
@@ -421,7 +443,10 @@ static void it_makes_room_for_rows_of_16_bits_at_any_alignment(void **state)
         assert_family(&aligned, TOPK_FAMILY_ROW);
         shape.alignment_bytes = 2;
         assert_int_equal(topk_plan_make(&shape, &h200, &any, NULL), TOPK_OK);
-        if (any.family == TOPK_FAMILY_ROW) {
+        if (widths[w] <= 4096) { /* in registers: no alignment needs room */
+            assert_int_equal(any.variant, aligned.variant);
+            assert_int_equal(any.shared_bytes, aligned.shared_bytes);
+        } else if (any.family == TOPK_FAMILY_ROW) {
             assert_true(any.shared_bytes > aligned.shared_bytes);
         } else {
             assert_int_equal(widths[w], 32768);
@@ -465,6 +490,7 @@ int main(void)
         cmocka_unit_test(it_refuses_what_is_outside_the_limits),
         cmocka_unit_test(it_forces_only_what_serves_the_shape),
         cmocka_unit_test(it_gives_16_bits_the_families_of_float32),
+        cmocka_unit_test(it_takes_short_rows_of_16_bits_into_registers),
         cmocka_unit_test(it_makes_room_for_rows_of_16_bits_at_any_alignment),
         cmocka_unit_test(it_describes_a_plan_in_one_line),
     };
