@@ -54,6 +54,17 @@ static __device__ __forceinline__ const score_t *sample_unit_at(const struct sam
     return units.row + (uint64_t)unit * SAMPLE_UNIT;
 }
 
+/* The virtual position behind the i-th stratum, and behind its sampled unit. */
+static __device__ __forceinline__ uint32_t sample_stratum_end(const struct sample_units &units,
+                                                              uint32_t i)
+{
+    const bool last = i + 1 == 1u << units.sampled_log2;
+    const uint32_t end = last ? 0 : (i + 1) << (31 - units.sampled_log2) << 1;
+    const uint32_t unit = __umulhi(sample_place(i, units.sampled_log2), units.count);
+    const uint32_t behind = last ? units.count : __umulhi(end, units.count);
+    return (units.first + max(behind, unit + 1)) * SAMPLE_UNIT;
+}
+
 template <int THREADS, int BATCH = SAMPLE_BATCH>
 struct sample_source {
     struct sample_units units;

@@ -87,7 +87,10 @@ __device__ __forceinline__ void narrow_sample(const struct sample_source<32> &so
     *high = __reduce_max_sync(WARP_ALL, most);
 }
 
-/* The position behind the unit that holds the need-th sample with this key. One warp. */
+/*
+ * The position behind the stratum that holds the need-th sample with this key: of a very long row,
+ * where one unit stands for many thousand scores, its own end would be far too early. One warp.
+ */
 __device__ __forceinline__ uint32_t sample_position(const struct sample_units &units, uint32_t skew,
                                                     uint32_t key, uint32_t need)
 {
@@ -104,8 +107,8 @@ __device__ __forceinline__ uint32_t sample_position(const struct sample_units &u
         const uint32_t prefix = seen + warp_prefix(first + lane_index() < count ? equal : 0);
         const uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
         if (reached != 0) {
-            const uint32_t end = (uint32_t)(unit - units.row) + SAMPLE_UNIT - skew;
-            return __shfl_sync(WARP_ALL, end, __ffs((int)reached) - 1);
+            const uint32_t i = first + (uint32_t)__ffs((int)reached) - 1;
+            return sample_stratum_end(units, i) - skew;
         }
         seen = __shfl_sync(WARP_ALL, prefix, 31);
     }
@@ -158,6 +161,18 @@ __device__ __noinline__ struct boundary look_within(const struct sample_units un
     }
 }
 
+/*
+ * As sample_ranks_of(), but deeper than one unit: where a row rises or falls, neighbours tell of
+ * one place only, which may be the wrong one of its stratum.
+ */
+__device__ __forceinline__ struct sample_ranks unit_ranks_of(uint32_t size, uint32_t length,
+                                                             uint32_t k, float margin)
+{
+    struct sample_ranks ranks = sample_ranks_of(size, length, k, margin);
+    ranks.low = max(ranks.low, SAMPLE_UNIT + 1);
+    return ranks;
+}
+
 /* The boundary by the sample of `size` scores that was counted into bins, which are clear again
  * when the warp's lanes have met. One warp. */
 __device__ __forceinline__ struct boundary
@@ -165,8 +180,9 @@ boundary_of_sample(const struct sample_units &units, const struct segment &segme
                    const struct select_params &params, uint32_t *bins)
 {
     const uint32_t size = SAMPLE_UNIT << units.sampled_log2, length = (uint32_t)segment.length;
-    const struct sample_ranks ranks = sample_ranks_of(size, length, k, params.margin);
-    const uint32_t last_rank = sample_ranks_of(size, length, k, 3.0f * params.margin).low;
+    const struct sample_ranks ranks = unit_ranks_of(size, length, k, params.margin);
+    const uint32_t last_rank =
+        max(sample_ranks_of(size, length, k, 3.0f * params.margin).low, 4 * SAMPLE_UNIT);
     const uint32_t rank[3] = {ranks.low, ranks.high, min(last_rank, size)};
     struct rank_bin bin[3];
     ranks_in_bins(bins, rank, bin);
@@ -202,7 +218,7 @@ __device__ __forceinline__ bool sample_wanted(const struct select_params &params
     }
     units = sample_units_of(row_of<Roles>(segment), segment.skew, length, params);
     const uint32_t size = SAMPLE_UNIT << units.sampled_log2;
-    return sample_ranks_of(size, length, k, params.margin).low < size;
+    return unit_ranks_of(size, length, k, params.margin).low < size;
 }
 
 #if __CUDA_ARCH__ >= 900

@@ -370,8 +370,10 @@ enum topk_status topk_plan_make(const struct topk_shape *shape, const struct top
     }
     struct topk_plan plan;
     bool split = shape->rows <= device->num_multiprocessors;
+    bool clustered =
+        shape->width > TOPK_CLUSTER_WIDTH_ABOVE && shape->width <= TOPK_CLUSTER_WIDTH_MAX;
     bool planned =
-        (shape->width > TOPK_CLUSTER_WIDTH_ABOVE && plan_cluster(shape, device, -1, &plan)) ||
+        (clustered && plan_cluster(shape, device, -1, &plan)) ||
         plan_row(shape, device, -1, &plan) ||
         plan_stream(shape, device, split ? TOPK_FAMILY_SPLIT : TOPK_FAMILY_TILES, -1, &plan) ||
         plan_plain(shape, device, &plan);

@@ -123,6 +123,8 @@
 
 #define TOPK_CLUSTER_ROWS_OF 132       /* multiprocessors that `rows` is given for */
 #define TOPK_CLUSTER_WIDTH_ABOVE 16384 /* shorter rows are quicker in one block; H200, measured */
+#define TOPK_CLUSTER_WIDTH_MAX                                                                     \
+    (4 << 20)                          /* of longer ones the sample says too little for the list */
 #define TOPK_CLUSTER_SLICE_MIN 4096    /* scores a block; H200: twice what each samples pays */
 #define TOPK_CLUSTER_BATCH_BYTES 32768 /* of a stage; a block takes its scores at once */
 #define TOPK_CLUSTER_STAGES_MAX 4      /* choice: 128 KB in flight a block */

@@ -77,7 +77,7 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
                  {24, 4}, {25, 3}, {32, 3}, {33, 2}, {CLUSTER_ROWS, 2}};
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
         for (int32_t width = TOPK_CLUSTER_SLICE_MIN * TOPK_CLUSTER_BLOCKS_MAX;
-             width > 0 && width < 1 << 30; width *= 2) {
+             width <= TOPK_CLUSTER_WIDTH_MAX; width *= 2) {
             struct topk_plan plan = plan_of(&h200, edges[i].rows, width, 2048);
             assert_family(&plan, TOPK_FAMILY_CLUSTER);
             assert_int_equal(plan.cluster_blocks, edges[i].cluster_blocks);
@@ -86,6 +86,8 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
         }
         struct topk_plan row = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_ABOVE, 2048);
         assert_family(&row, TOPK_FAMILY_ROW);
+        struct topk_plan longer = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_MAX + 1, 2048);
+        assert_family(&longer, TOPK_FAMILY_SPLIT);
     }
 }
 
