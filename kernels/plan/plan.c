@@ -289,7 +289,9 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->parameters[TOPK_PARAMETER_STAGES] = stages;
     plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
-    plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = 8192;
+    int64_t sample_max = TOPK_STREAM_SAMPLE_MAX;
+    plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] =
+        shape->width <= TOPK_CLUSTER_WIDTH_MAX ? sample_max : 2 * sample_max;
     plan->parameters[TOPK_PARAMETER_PART_SCORES] = (32 << 10) / score_bytes;
     plan->parameters[TOPK_PARAMETER_SNAP] = (512 << 10) / score_bytes;
     return true;

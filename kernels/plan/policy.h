@@ -99,6 +99,7 @@
     16 /* a multiple of the warps that share them; choice: 128 KB in flight is 3.7 us of reading   \
           at full speed */
 #define TOPK_UNIT_SCORES 1024       /* shares of work are cut at multiples of this */
+#define TOPK_STREAM_SAMPLE_MAX 8192 /* scores; twice as many where no cluster takes the row */
 #define TOPK_SAMPLE_UNIT 16         /* scores; 64 bytes of float32, the cheapest by traffic */
 #define TOPK_STREAM_BLOCKS_MAX 512  /* a row has at most one part a block, two a thread */
 #define TOPK_STREAM_MISC_BYTES 3072 /* barriers, counters and lists beside the big arrays */
