@@ -7,9 +7,9 @@
  *   collect   positions of what is above that bin, and the few entries in it
  *   rank      each of these few among the others: every thread compares a few of them
  *
- * No sample, for that would be a histogram and a search more. Where too many scores share the part
- * as well, or one score has all of the bin, or the K-th best is a NaN or a zero, the search of
- * rank.cuh takes over.
+ * No sample, for that would be a histogram and a search more. Where one score, or zero, has all
+ * that is left the cut is known; where too many scores share the part as well, or the K-th best is
+ * a NaN or next to zero, the search of rank.cuh takes over.
  */
 #ifndef TOPKSEL_CUDA_ROW_QUICK_CUH
 #define TOPKSEL_CUDA_ROW_QUICK_CUH
@@ -29,7 +29,7 @@ struct quick_cut {
     uint32_t above;     /* scores above it, or above the part that was looked for in it */
     uint32_t count;     /* scores in it, or in that part */
     uint32_t low, high; /* keys of the part, or of all there are in the bin */
-    bool zero;          /* the K-th best is zero, or next to it */
+    bool zero;          /* the K-th best was found to be zero, or next to it */
     bool found;         /* false: counts are of no use; the K-th best may be zero, or no number */
 };
 
@@ -134,6 +134,33 @@ __device__ __forceinline__ void quick_narrow(const float (&scores)[SCORES], stru
     block_sync<THREADS>();
     cut.low = low + shared.rank.least;
     cut.high = low + shared.rank.most;
+}
+
+/*
+ * Looks whether the K-th best is a zero, of either sign, as it often is where scores are cut off
+ * there: then all zeros are what was found. The bins around have other numbers as well. One
+ * barrier.
+ */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void quick_zero(const float (&scores)[SCORES], uint32_t k,
+                                           struct quick_cut &cut, struct row_shared &shared)
+{
+    static_assert(THREADS * SCORES < 65536, "two counts share a word");
+    uint32_t above = 0, from = 0;
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        above += scores[j] > 0.0f ? 1u : 0u;
+        from += scores[j] >= 0.0f ? 1u : 0u;
+    }
+    const uint32_t both = __reduce_add_sync(WARP_ALL, above | from << 16);
+    if (lane_index() == 0) {
+        atomicAdd(&shared.rank.most, both);
+    }
+    block_sync<THREADS>();
+    cut.above = shared.rank.most & 0xffffu;
+    cut.count = (shared.rank.most >> 16) - cut.above;
+    cut.low = cut.high = KEY_ZERO;
+    cut.found = cut.above < k && k <= cut.above + cut.count;
 }
 
 /*
@@ -352,6 +379,9 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
     const uint32_t k = (uint32_t)task.k;
     cut = quick_find<THREADS, SCORES>(scores, k, shared);
     if (!cut.found) {
+        if (cut.zero) {
+            quick_zero<THREADS, SCORES>(scores, k, cut, shared);
+        }
         return false;
     }
     struct quick_marks marks;

@@ -1,7 +1,8 @@
 /*
  * bin_edges_test - rows whose K-th best lies next to an edge of a histogram's bin (half_bins.cuh),
- * with many scores on the one side of it and some just on the other, on every policy of the row
- * family. What is told from its neighbours by one key less is counted once, and on the right side.
+ * with many scores on the one side of it and some just on the other, or is a zero among the
+ * smallest numbers, on every policy of the row family. What is told from its neighbours by one key
+ * less is counted once, and on the right side.
  */
 #include "emulate.h"
 #include "select_gpu.h"
@@ -9,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#define ROWS 2         /* one of positive numbers, one of negative */
+#define ROWS 3         /* one of positive numbers, one of negative, one around zero */
 #define WIDTH 4096     /* every policy serves it */
 #define NEXT_TO_EDGE 4 /* scores on each side whose key is next to the edge */
 #define ROUNDS 2       /* of every policy */
@@ -18,7 +19,8 @@
 struct edge_row {
     int32_t within, beyond;
     uint32_t spread; /* of their keys */
-    float edge;      /* the lowest number of the higher bin; or, negative, the lowest of the bin */
+    float edge;      /* the lowest number of the higher bin; or, negative, the lowest of the bin;
+                      * 0: zeros of both signs are within */
 };
 
 static float number_at(float number, int32_t steps)
@@ -36,6 +38,13 @@ static float draw_score(struct inputs_rng *rng, const struct edge_row *row, int3
     const bool negative = row->edge < 0, higher = i >= row->within;
     const int32_t nth = higher ? i - row->within : i;
     const int32_t steps = nth < NEXT_TO_EDGE ? 0 : (int32_t)inputs_rng_below(rng, row->spread);
+    if (row->edge == 0 && !higher) {
+        return nth % 2 == 0 ? 0.0f : -0.0f;
+    }
+    if (row->edge == 0) {
+        const float number = number_at(0.0f, 1 + steps);
+        return i < row->within + row->beyond ? number : -number;
+    }
     if (i >= row->within + row->beyond) {
         return negative ? 4 * row->edge : row->edge * 0.25f * inputs_rng_uniform(rng);
     }
@@ -62,6 +71,7 @@ static void fill_request(struct inputs_rng *rng, const struct edge_row *like,
         const float edge = 1.0f + (float)inputs_rng_below(rng, 32) / 32.0f;
         struct edge_row row = *like;
         row.edge = ldexpf(i % 2 == 0 ? edge : -edge, (int)inputs_rng_below(rng, 9) - 4);
+        row.edge = i < 2 ? row.edge : 0;
         fill_row(rng, &row, scores);
         memcpy((float *)request->host.scores + first, scores, sizeof(scores));
         CHECK_CUDA(cudaMemcpy((float *)request->device.scores + first, scores, sizeof(scores),
