@@ -340,32 +340,36 @@ quick_write(const struct select_params &params, const struct task &task, int32_t
     });
 }
 
-/* Marks of all that is selected, where the result is in order. Two barriers. */
+/*
+ * Writes K positions in order. Who ranks a score of the bin notes that it is selected for the lane
+ * and the warp that have it, so that with the ranks all know where to write. Two barriers.
+ */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ uint32_t quick_select(const float (&scores)[SCORES],
-                                                 const struct quick_marks &marks,
-                                                 const struct quick_cut &cut, uint32_t k,
-                                                 struct row_shared &shared)
+__device__ __forceinline__ void
+quick_write_ordered(const struct select_params &params, const struct task &task, int32_t row,
+                    const float (&scores)[SCORES], const struct quick_marks &marks,
+                    const struct quick_cut &cut, uint64_t *entries, struct row_shared &shared)
 {
+    static_assert(THREADS <= (int)TOPK_K_FAST_MAX, "a word of the stage for each thread");
+    const uint32_t k = (uint32_t)task.k;
+    const uint32_t above = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks.above));
+    shared.stage[threadIdx.x] = marks.above;
+    if (lane_index() == 0) {
+        shared.selected[warp_index()] = above;
+    }
     quick_collect<SCORES, false>(scores, {0, marks.in}, shared);
     block_sync<THREADS>();
     quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
-        if (cut.above + rank == k - 1) {
-            shared.last = entry;
+        if (cut.above + rank < k) {
+            const uint32_t run = entry.y / 32, warp = run / SCORES;
+            atomicOr(&shared.stage[warp * 32 + entry.y % 32], 1u << run % SCORES);
+            atomicAdd(&shared.selected[warp], 1u);
         }
     });
+    const struct sink sink = sink_of_row(task, params.args, row);
     block_sync<THREADS>();
-    const bool positive = cut.ordered >= 0x8000u;
-    const uint64_t last = quick_entry(shared.last, positive);
-    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
-    uint32_t selected = marks.above;
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        const uint2 entry = make_uint2(__float_as_uint(scores[j]), position + 32 * j);
-        const bool taken = quick_entry(entry, positive) <= last;
-        selected |= taken ? marks.in & 1u << j : 0u;
-    }
-    return selected;
+    write_ordered<THREADS, SCORES>(shared.stage[threadIdx.x], warp_slot<THREADS>(shared.selected),
+                                   sink, k, entries);
 }
 
 /* Selects from the row, or says false, having written nothing: search_bin() then finds the cut.
@@ -393,9 +397,8 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
     if (entries == nullptr && params.by_position == 0) {
         quick_write<THREADS, SCORES, LATE>(params, task, row, scores, marks, cut, shared);
     } else {
-        const uint32_t selected = quick_select<THREADS, SCORES>(scores, marks, cut, k, shared);
-        const struct sink sink = sink_of_row(task, params.args, row);
-        write_ordered<THREADS, SCORES>(selected, sink, k, entries, shared);
+        quick_write_ordered<THREADS, SCORES>(params, task, row, scores, marks, cut, entries,
+                                             shared);
     }
     return true;
 }

@@ -21,9 +21,9 @@ struct row_shared {
     alignas(16) uint32_t bins[QUICK_BINS_MAX]; /* exact search; then those of the proposal */
     struct rank_shared rank;
     uint2 near[QUICK_NEAR_MAX + QUICK_TEAM * QUICK_AT_ONCE]; /* bits and positions in the bin */
-    uint2 last;                                              /* the last one selected */
-    alignas(16) uint32_t stage[TOPK_K_FAST_MAX]; /* positions in no order, on their way out */
-    uint32_t selected[32], equal[32];            /* counts of each warp */
+    /* Positions in no order, on their way out; or, where they are in order, a lane's marks. */
+    alignas(16) uint32_t stage[TOPK_K_FAST_MAX];
+    uint32_t selected[32], equal[32]; /* counts of each warp */
     uint32_t staged;
     struct task task;
     int32_t given[2]; /* valid lengths of this row and of the next, in turns */

@@ -78,17 +78,24 @@ __device__ __forceinline__ uint32_t mark_keys(const struct register_source<SCORE
     return marks;
 }
 
-/* The slot of a warp's first marked score. One barrier. */
+/* The slot of a warp's first marked score, by the counts of all warps; after a barrier. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t warp_slot(const uint32_t *counts)
+{
+    const uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
+    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+}
+
+/* The same of marks. One barrier. */
 template <int THREADS>
 __device__ __forceinline__ uint32_t first_slot(uint32_t marks, uint32_t *counts)
 {
-    uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
+    const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
     if (lane_index() == 0) {
         counts[warp_index()] = own;
     }
     block_sync<THREADS>();
-    uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
-    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    return warp_slot<THREADS>(counts);
 }
 
 /*
@@ -163,12 +170,12 @@ __device__ __forceinline__ void write_by_value(uint32_t marks, uint32_t slot,
     block_sync<THREADS>();
 }
 
-/* Writes the marked positions by value (`entries` is there) or by position. */
+/* Writes the marked positions, a warp's from `slot` on, by value (`entries` is there) or by
+ * position. */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_ordered(uint32_t marks, const struct sink &sink, uint32_t k,
-                                              uint64_t *entries, struct row_shared &shared)
+__device__ __forceinline__ void
+write_ordered(uint32_t marks, uint32_t slot, const struct sink &sink, uint32_t k, uint64_t *entries)
 {
-    const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
     if (entries != nullptr) {
         write_by_value<THREADS, SCORES>(marks, slot, sink, k, entries);
     } else if (sink.plain) {
@@ -200,7 +207,8 @@ write_row(const struct select_params &params, const struct task &task, int32_t r
         block_sync<THREADS>();
         sink_put_staged<THREADS>(sink, shared.stage, k);
     } else {
-        write_ordered<THREADS, SCORES>(marks, sink, k, entries, shared);
+        const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
+        write_ordered<THREADS, SCORES>(marks, slot, sink, k, entries);
     }
 }
 
