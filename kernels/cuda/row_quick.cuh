@@ -2,7 +2,7 @@
  * row_quick.cuh - the short way through a row in registers, for as many rows as multiprocessors or
  * fewer, where what counts is how many steps follow each other:
  *
- *   count     all scores, by the first 11 bits of their float16, in one histogram
+ *   count     all scores, by the first 11 or 12 bits of their float16, in one histogram
  *   find      the bin of the K-th best; where too many share it, a part of it, by a second one
  *   collect   positions of what is above that bin, and the few entries in it
  *   rank      each of these few among the others: every thread compares a few of them
@@ -20,8 +20,10 @@
 namespace
 {
 
-#define QUICK_SHIFT 5u /* bits of a pattern that do not count: half_bins.cuh */
-typedef half_bins<QUICK_SHIFT> quick_bins;
+/* Bits of a pattern that do not count (half_bins.cuh): more bins where rows are long, or the bin of
+ * the K-th best would often have more than can be ranked. */
+template <int THREADS, int SCORES>
+static constexpr uint32_t quick_shift = (THREADS * SCORES > 8192) ? 4 : 5;
 
 /* What the histogram says of a row. */
 struct quick_cut {
@@ -38,21 +40,21 @@ template <int THREADS, int SCORES>
 __device__ __forceinline__ struct quick_cut quick_find(const float (&scores)[SCORES], uint32_t k,
                                                        struct row_shared &shared)
 {
-    static_assert(quick_bins::COUNT <= QUICK_BINS_MAX && SCORES % 2 == 0,
-                  "room, and two at a time");
+    constexpr uint32_t SHIFT = quick_shift<THREADS, SCORES>;
+    typedef half_bins<SHIFT> bins;
+    static_assert(bins::COUNT <= QUICK_BINS_MAX && SCORES % 2 == 0, "room, and two at a time");
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
-        count_half_pair<QUICK_SHIFT>(half_pair(scores[j], scores[j + 1]), shared.bins);
+        count_half_pair<SHIFT>(half_pair(scores[j], scores[j + 1]), shared.bins);
     }
     block_sync<THREADS>();
-    const struct rank_bin found = find_half_bin<THREADS, QUICK_SHIFT>(shared.bins, k, shared.rank);
+    const struct rank_bin found = find_half_bin<THREADS, SHIFT>(shared.bins, k, shared.rank);
     struct quick_cut cut;
-    cut.ordered = found.bin << QUICK_SHIFT;
+    cut.ordered = found.bin << SHIFT;
     cut.above = found.above;
     cut.count = found.count;
-    cut.zero =
-        found.bin == quick_bins::ZERO || found.bin == quick_bins::ZERO - 1; /* -0 is in this */
-    cut.found = found.total >= k && found.bin >= quick_bins::LOWEST && !cut.zero;
+    cut.zero = found.bin == bins::ZERO || found.bin == bins::ZERO - 1; /* -0 is in this */
+    cut.found = found.total >= k && found.bin >= bins::LOWEST && !cut.zero;
     return cut;
 }
 
@@ -75,7 +77,7 @@ __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[S
                                                          const struct quick_cut &cut)
 {
     const uint32_t low = quick_bound(cut.ordered);
-    const uint32_t beyond = quick_bound(cut.ordered + (1u << QUICK_SHIFT));
+    const uint32_t beyond = quick_bound(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
     uint32_t from[2] = {0, 0}, above[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < SCORES; j += 2) {
@@ -115,7 +117,7 @@ template <int THREADS, int SCORES>
 __device__ __forceinline__ void quick_narrow(const float (&scores)[SCORES], struct quick_cut &cut,
                                              struct row_shared &shared)
 {
-    const uint32_t beyond = half_floor(cut.ordered + (1u << QUICK_SHIFT));
+    const uint32_t beyond = half_floor(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
     const uint32_t low = half_floor(cut.ordered), span = min(beyond - 1, KEY_PLUS_INF) - low;
     const quick_range range(low, cut.ordered >= 0x8000u);
     uint32_t least = ~0u, most = 0;
