@@ -4,13 +4,14 @@
  *
  * Virtual positions count from the boundary of a unit at or before the row's first score
  * (share.cuh). These kernels are short: what an instruction costs is that it has to be fetched and
- * issued at all, so that the bins here are cheaper ones than those of key.cuh.
+ * issued at all, so that the bins here are those of half_bins.cuh, cheaper than those of key.cuh.
  */
 #ifndef TOPKSEL_CUDA_CLUSTER_SAMPLE_CUH
 #define TOPKSEL_CUDA_CLUSTER_SAMPLE_CUH
 
 #include "boundary.cuh"
 #include "cluster_state.cuh"
+#include "half_bins.cuh"
 
 namespace
 {
@@ -61,37 +62,17 @@ __device__ __forceinline__ struct sampling sampling_of(const struct row_view &ro
     return sampling;
 }
 
-/*
- * A bin for a sampled score, in few instructions: 32 bins a binade, as coarse_bin() has, but all
- * magnitudes below 2^-15 of either sign share one, and so do those beyond 2^17 of a sign.
- */
-#define SAMPLE_SHIFT COARSE_SHIFT
-#define SAMPLE_ZERO (0x80000000u >> SAMPLE_SHIFT)
-#define SAMPLE_NEAR                                                                                \
-    (COARSE_LOWEST >> SAMPLE_SHIFT)            /* steps from zero: the last of the middle bin */
-#define SAMPLE_FAR (SAMPLE_NEAR + COARSE_HALF) /* the first beyond the last bin */
-#define SAMPLE_MIDDLE (COARSE_HALF - 1)        /* the middle bin; highest: 2046 */
+#define SAMPLE_SHIFT 5u /* 32 bins a binade: half_bins.cuh */
+typedef half_bins<SAMPLE_SHIFT> sample_bins;
+static_assert(sample_bins::COUNT == TOPK_BINS, "a bin for every pattern");
 
-__device__ __forceinline__ uint32_t sample_bin(float score)
-{
-    const uint32_t bits = __float_as_uint(score);
-    uint32_t key = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-    key = score != score ? KEY_NAN : key;
-    const uint32_t step =
-        min(max(key >> SAMPLE_SHIFT, SAMPLE_ZERO - SAMPLE_FAR), SAMPLE_ZERO + SAMPLE_FAR - 1);
-    return max(step, SAMPLE_ZERO + SAMPLE_NEAR) + min(step, SAMPLE_ZERO - SAMPLE_NEAR - 1) -
-           (2 * SAMPLE_ZERO + SAMPLE_NEAR - SAMPLE_FAR);
-}
-
-/* The lowest key of a bin. */
+/* The lowest key that is counted in a bin or a higher one, where -0 counts as +0. */
 __device__ __forceinline__ uint32_t sample_floor(uint32_t bin)
 {
-    if (bin == 0) {
-        return KEY_NAN;
+    if (bin < sample_bins::LOWEST) {
+        return KEY_NAN; /* -inf, with what is no number */
     }
-    return (bin <= SAMPLE_MIDDLE ? bin + SAMPLE_ZERO - SAMPLE_FAR
-                                 : bin - SAMPLE_MIDDLE + SAMPLE_ZERO + SAMPLE_NEAR)
-           << SAMPLE_SHIFT;
+    return half_floor((bin << SAMPLE_SHIFT) - (bin == sample_bins::ZERO ? 1u : 0u));
 }
 
 #define SAMPLE_QUADS(threads) (TOPK_CLUSTER_SAMPLE_MAX / 4 / (threads)) /* a thread's */
@@ -117,38 +98,19 @@ __device__ __forceinline__ void load_sample(const struct row_view &row,
     }
 }
 
-/*
- * Counts a sample into bins. Where a warp sees one bin only, one lane counts for all: a counter
- * that all lanes hit takes them one by one.
- */
+/* Counts a sample into bins. Lanes of a warp that count in the same bin cost no more than one. */
 template <int THREADS>
 __device__ __forceinline__ void count_sample(const score_quad (&sample)[SAMPLE_QUADS(THREADS)],
                                              uint32_t quads, uint32_t *bins)
 {
 #pragma unroll
     for (int i = 0; i < SAMPLE_QUADS(THREADS); i++) {
-        if (i * THREADS < quads) {
-            const bool valid = threadIdx.x + i * THREADS < quads;
-            uint32_t bin[4];
+        if (threadIdx.x + i * THREADS < quads) {
 #pragma unroll
-            for (uint32_t e = 0; e < 4; e++) {
-                bin[e] = sample_bin(quad_number(sample[i], e));
-            }
-            const uint32_t first = __shfl_sync(WARP_ALL, bin[0], 0);
-            bool same = valid;
-#pragma unroll
-            for (uint32_t e = 0; e < 4; e++) {
-                same = same && bin[e] == first;
-            }
-            if (__all_sync(WARP_ALL, same)) {
-                if (lane_index() == 0) {
-                    atomicAdd(&bins[first], 128u);
-                }
-            } else if (valid) {
-#pragma unroll
-                for (uint32_t e = 0; e < 4; e++) {
-                    atomicAdd(&bins[bin[e]], 1u);
-                }
+            for (uint32_t e = 0; e < 4; e += 2) {
+                const uint32_t pair =
+                    half_pair(quad_number(sample[i], e), quad_number(sample[i], e + 1));
+                count_half_pair<SAMPLE_SHIFT>(half_pair_unsigned_zero(pair), bins);
             }
         }
     }
@@ -239,15 +201,18 @@ propose(const struct row_view &row, const struct sampling &sampling,
     }
     count_sample<THREADS>(sample, size / 4, shared.coarse);
     block_sync<THREADS>();
-    const struct rank_bin found = scan_rank<THREADS>(shared.coarse, rank);
-    clear_bins<THREADS>(shared.coarse);
+    const struct rank_bin found =
+        find_half_bin<THREADS, SAMPLE_SHIFT>(shared.coarse, rank, shared.rank);
+    if (found.total < rank) {
+        return boundary; /* NaN are among what is admitted */
+    }
     const uint32_t need = rank - found.above;
     const uint32_t surplus_max = rank / 4 + 2; /* choice: a quarter more candidates at most */
     boundary.key = sample_floor(found.bin);
     boundary.exact = boundary.key <= KEY_NAN;
     if (found.count - need > surplus_max) {
-        const uint32_t high =
-            found.bin < 2 * SAMPLE_MIDDLE ? sample_floor(found.bin + 1) - 1 : KEY_MAX;
+        const uint32_t next = max(found.bin + 1, sample_bins::LOWEST);
+        const uint32_t high = found.bin < sample_bins::INF ? sample_floor(next) - 1 : KEY_MAX;
         boundary = look_within<THREADS>(row, sampling, boundary.key, high, need, surplus_max);
     }
     return boundary;

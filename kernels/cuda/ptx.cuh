@@ -170,6 +170,14 @@ static __device__ __forceinline__ uint32_t half_pair(float first, float second)
     return pair;
 }
 
+/* Two float16, -0 as +0. */
+static __device__ __forceinline__ uint32_t half_pair_unsigned_zero(uint32_t pair)
+{
+    uint32_t same;
+    asm("add.f16x2 %0, %1, %2;" : "=r"(same) : "r"(pair), "r"(0));
+    return same;
+}
+
 /* Adds to a counter of all blocks, and does not ask what it was. */
 static __device__ __forceinline__ void global_add(uint64_t *counter, uint64_t count)
 {

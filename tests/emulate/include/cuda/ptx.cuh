@@ -172,6 +172,12 @@ static inline uint32_t half_pair(float first, float second)
     return half_toward_zero(first) | half_toward_zero(second) << 16;
 }
 
+static inline uint32_t half_pair_unsigned_zero(uint32_t pair)
+{
+    pair = (pair & 0xffffu) == 0x8000u ? pair & 0xffff0000u : pair;
+    return pair >> 16 == 0x8000u ? pair & 0xffffu : pair;
+}
+
 static inline void global_add(uint64_t *counter, uint64_t count, emulate::site here = EMULATE_HERE)
 {
     atomicAdd(counter, count, here);
