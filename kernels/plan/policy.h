@@ -23,13 +23,13 @@
  * their own: TOPK_HALF_POLICIES and TOPK_HALF_SHORT_POLICIES.
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
-    X(1024, 4, 1, 1, 1, 4, 0)                                                                      \
-    X(256, 16, 4, 1, 0, 16, 0)                                                                     \
-    X(256, 16, 5, 0, 0, 0, 0)                                                                      \
+    X(512, 8, 1, 1, 1, 4, 0)                                                                       \
+    X(256, 16, 4, 1, 0, 16, 1024)                                                                  \
+    X(256, 16, 5, 0, 0, 0, 1024)                                                                   \
+    X(256, 16, 5, 0, 1, 0, 0)                                                                      \
     X(512, 16, 1, 1, 1, 4, 0)                                                                      \
     X(256, 32, 4, 0, 0, 0, 0)                                                                      \
-    X(512, 32, 1, 1, 1, 4, 1024)                                                                   \
-    X(512, 32, 1, 1, 0, 4, 0)                                                                      \
+    X(512, 32, 1, 1, 1, 4, 0)                                                                      \
     X(512, 32, 2, 0, 0, 0, 0)                                                                      \
     X(1024, 32, 1, 0, 0, 0, 0)                                                                     \
     TOPK_ROW_EXPERIMENTS(X)
@@ -39,10 +39,7 @@
  * `bench_cuda_select --variants` tries them. TUNING.md says what is expected of each.
  */
 #ifdef TOPK_EXPERIMENTS
-#define TOPK_ROW_EXPERIMENTS(X)                                                                    \
-    X(256, 16, 5, 0, 1, -1, 0)                                                                     \
-    X(512, 8, 1, 1, 1, -1, 0)                                                                      \
-    X(256, 16, 1, 1, 1, -1, 0)
+#define TOPK_ROW_EXPERIMENTS(X) X(256, 16, 4, 1, 1, -1, 0)
 #else
 #define TOPK_ROW_EXPERIMENTS(X)
 #endif
@@ -53,17 +50,11 @@
  * how many steps follow each other, and those are the same for every type.
  */
 #define TOPK_HALF_SHORT_POLICIES(X)                                                                \
-    X(1024, 4, 1, 1, 1, 4, 0)                                                                      \
+    X(512, 8, 1, 1, 1, 4, 0)                                                                       \
     X(256, 16, 5, 0, 1, 0, 0)                                                                      \
     X(512, 16, 1, 1, 1, 4, 0)                                                                      \
-    X(512, 32, 1, 1, 1, 4, 0)                                                                      \
-    TOPK_HALF_SHORT_EXPERIMENTS(X)
-
-#ifdef TOPK_EXPERIMENTS
-#define TOPK_HALF_SHORT_EXPERIMENTS(X) X(256, 32, 4, 0, 1, -1, 0)
-#else
-#define TOPK_HALF_SHORT_EXPERIMENTS(X)
-#endif
+    X(256, 32, 4, 0, 1, 0, 0)                                                                      \
+    X(512, 32, 1, 1, 1, 4, 0)
 
 /*
  * row, of scores of 16 bits, other rows: a row in the shared memory of one block.
@@ -71,7 +62,6 @@
  * threads * scores is the widest row whose start is aligned to 16 bytes. `rows` as above.
  */
 #define TOPK_HALF_POLICIES(X)                                                                      \
-    X(256, 32, 5, 0)                                                                               \
     X(256, 64, 4, 0)                                                                               \
     X(1024, 32, 1, 4)                                                                              \
     X(512, 64, 2, 0)

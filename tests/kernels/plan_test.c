@@ -188,10 +188,10 @@ static void it_has_row_policies_for_few_and_for_many_rows(void **state)
         assert_int_equal(plan_of(&h200, rows, expected[i].width, 64).variant,
                          plan_of(&h200, 1 << 30, expected[i].width, 64).variant);
     }
-    /* Few rows of 16K are counted in full unless K is large. */
-    int32_t variant = plan_of(&h200, 128, 16384, 1024).variant;
-    assert_int_equal(plan_of(&h200, 128, 16384, 1).variant, variant);
-    assert_int_not_equal(plan_of(&h200, 128, 16384, 1025).variant, variant);
+    /* Many rows of 4K are counted in full where K is large. */
+    int32_t variant = plan_of(&h200, 1000, 4096, 1024).variant;
+    assert_int_equal(plan_of(&h200, 1000, 4096, 1).variant, variant);
+    assert_int_not_equal(plan_of(&h200, 1000, 4096, 1025).variant, variant);
 }
 
 static void it_asks_ahead_where_the_device_can(void **state)
@@ -418,8 +418,8 @@ static void it_gives_16_bits_the_families_of_float32(void **state)
 static void it_takes_short_rows_of_16_bits_into_registers(void **state)
 {
     (void)state;
-    static const int32_t rows_in[][2] = {{1 << 30, 4096}, {132, 4097}, {132, 16384}},
-                         rows_out[][2] = {{133, 4097}, {133, 16384}, {67, 16385}};
+    static const int32_t rows_in[][2] = {{1 << 30, 8192}, {132, 8193}, {132, 16384}},
+                         rows_out[][2] = {{133, 8193}, {133, 16384}, {67, 16385}};
     for (size_t i = 0; i < 3; i++) {
         struct topk_shape in = shape_of(rows_in[i][0], rows_in[i][1], 2048);
         struct topk_shape out = shape_of(rows_out[i][0], rows_out[i][1], 2048);
@@ -445,7 +445,7 @@ static void it_makes_room_for_rows_of_16_bits_at_any_alignment(void **state)
         assert_family(&aligned, TOPK_FAMILY_ROW);
         shape.alignment_bytes = 2;
         assert_int_equal(topk_plan_make(&shape, &h200, &any, NULL), TOPK_OK);
-        if (widths[w] <= 4096) { /* in registers: no alignment needs room */
+        if (widths[w] <= 8192) { /* in registers: no alignment needs room */
             assert_int_equal(any.variant, aligned.variant);
             assert_int_equal(any.shared_bytes, aligned.shared_bytes);
         } else if (any.family == TOPK_FAMILY_ROW) {
