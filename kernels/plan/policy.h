@@ -24,7 +24,7 @@
  */
 #define TOPK_ROW_POLICIES(X)                                                                       \
     X(512, 8, 1, 1, 1, 4, 0)                                                                       \
-    X(256, 16, 4, 1, 0, 16, 1024)                                                                  \
+    X(256, 16, 4, 1, 1, 16, 0)                                                                     \
     X(256, 16, 5, 0, 0, 0, 1024)                                                                   \
     X(256, 16, 5, 0, 1, 0, 0)                                                                      \
     X(512, 16, 1, 1, 1, 4, 0)                                                                      \
@@ -39,7 +39,7 @@
  * `bench_cuda_select --variants` tries them. TUNING.md says what is expected of each.
  */
 #ifdef TOPK_EXPERIMENTS
-#define TOPK_ROW_EXPERIMENTS(X) X(256, 16, 4, 1, 1, -1, 0)
+#define TOPK_ROW_EXPERIMENTS(X) X(256, 32, 4, 1, 0, -1, 0)
 #else
 #define TOPK_ROW_EXPERIMENTS(X)
 #endif
