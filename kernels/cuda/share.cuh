@@ -26,12 +26,13 @@
 
 /* A block's share; in shared memory, the same for all threads. */
 struct share {
-    int64_t unit, unit_end; /* of all units, this block's */
-    int64_t units;          /* of all rows */
+    int64_t unit, unit_end; /* of all units, this block's; of whole rows: from 0, no end */
+    int64_t units;          /* of all rows, where rows may be cut */
     int64_t row_unit;       /* units before `row` */
-    int32_t row;            /* the first row of the share */
+    int32_t row, row_end;   /* the first row of the share, and where rows are no longer in it */
     int32_t group_blocks;   /* blocks a row when each row has its own, else 0 */
     int32_t snap;           /* units: see snap_cut */
+    bool as_guessed;        /* it is what share_guess said */
 };
 
 /* A part of one row. */
@@ -58,6 +59,37 @@ static __device__ __forceinline__ uint32_t row_units(const struct task &task, in
 {
     return length <= task.k ? 1u
                             : (skew + (uint32_t)length + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES;
+}
+
+/*
+ * The share as it is where the blocks get equal numbers of whole rows, or a row has a group of
+ * blocks: known before any length is.
+ */
+static __device__ __forceinline__ struct share share_guess(const struct task &task)
+{
+    const uint32_t rows = (uint32_t)task.num_rows, blocks = gridDim.x, block = blockIdx.x;
+    struct share share = {};
+    share.as_guessed = true;
+    if (rows <= blocks) {
+        const uint32_t group = rows > 0 ? blocks / rows : blocks;
+        share.group_blocks = (int32_t)group;
+        share.row = (int32_t)(block / group);
+        share.unit_end = share.row < task.num_rows ? 1 : 0;
+        share.row_end = task.num_rows;
+        return share;
+    }
+    const uint32_t each = rows / blocks, more = rows % blocks;
+    share.row = (int32_t)(block * each + block * more / blocks);
+    share.row_end = (int32_t)((block + 1) * each + (block + 1) * more / blocks);
+    share.unit_end = INT64_MAX;
+    return share;
+}
+
+/* Sums over a warp, of numbers below 2^58; the first: of all lanes, in every one. */
+static __device__ __forceinline__ int64_t warp_sum_wide(int64_t value)
+{
+    const uint32_t low = __reduce_add_sync(WARP_ALL, (uint32_t)value & 0x3ffffffu);
+    return ((int64_t)__reduce_add_sync(WARP_ALL, (uint32_t)(value >> 26)) << 26) + low;
 }
 
 static __device__ __forceinline__ int64_t warp_prefix_wide(int64_t value)
@@ -115,32 +147,32 @@ struct share_rows {
 
 /*
  * The cut after `part` of all blocks' shares, made by the thread in whose rows it lies; false in
- * others. Where rows are nearly equal the blocks get equal numbers of them, not of units: with few
- * rows a block, rounding would give some blocks a row more than they need have.
+ * others.
  */
 static __device__ __forceinline__ bool find_share_cut(const struct task &task,
-                                                      const struct share_rows &rows, bool equal,
-                                                      int64_t units, int32_t part, int32_t snap,
+                                                      const struct share_rows &rows, int64_t units,
+                                                      int32_t part, int32_t snap,
                                                       struct share_cut &cut)
 {
-    const int64_t all = equal ? task.num_rows : units;
-    const int64_t at = all * part / (int64_t)gridDim.x;
-    const int64_t before = equal ? rows.first : rows.row_unit;
-    if (at < before || at >= before + (equal ? rows.count : rows.units)) {
+    /* Compared times the number of blocks: only the thread that makes the cut divides. */
+    const int64_t blocks = (int64_t)gridDim.x, at_blocks = units * part;
+    if (at_blocks < rows.row_unit * blocks ||
+        at_blocks >= (rows.row_unit + rows.units) * blocks) {
         return false;
     }
+    const int64_t at = at_blocks / blocks;
     const int32_t last = rows.first + rows.count - 1; /* lengths may change meanwhile */
     int64_t start = rows.row_unit, end;
     int32_t row = rows.first;
     for (;; row++) {
         const int32_t length = clamp_length(task, task_length(task, row));
         end = start + row_units(task, length, row_skew(task, row));
-        if (row == last || (equal ? row == at : at < end)) {
+        if (row == last || at < end) {
             break;
         }
         start = end;
     }
-    cut.unit = equal ? start : snap_cut(at, start, end, snap);
+    cut.unit = snap_cut(at, start, end, snap);
     cut.row_unit = cut.unit == end ? end : start;
     cut.row = cut.unit == end ? row + 1 : row;
     return true;
@@ -148,77 +180,101 @@ static __device__ __forceinline__ bool find_share_cut(const struct task &task,
 
 /*
  * Whether equal numbers of rows keep the blocks busy for a shorter time than equal numbers of
- * units, whose cuts are moved to the ends of rows: a block may then have half a row too much.
+ * units, whose cuts are moved to the ends of rows: a block may then have half a row too much. With
+ * few rows a block, rounding would give some blocks a row more than they need have.
  */
 static __device__ __forceinline__ bool rows_are_equal(const struct task &task, int64_t units,
                                                       uint32_t longest, int32_t snap)
 {
     const int64_t blocks = (int64_t)gridDim.x;
-    const int64_t rows = (task.num_rows + blocks - 1) / blocks;
+    const int64_t rows = ((uint32_t)task.num_rows + gridDim.x - 1) / gridDim.x;
     return longest / 2 <= (uint32_t)snap &&
            2 * rows * longest * blocks <= 2 * units + longest * blocks;
 }
 
-/*
- * Fills the share of this block. THREADS threads call with barrier 1; totals has room for 64. The
- * block passes another barrier before it reads the share.
- */
-template <int THREADS>
-static __device__ __forceinline__ void share_init(const struct task &task, int32_t snap,
-                                                  struct share &share, int64_t *totals)
+/* Units of a thread's rows, and of the longest of them. */
+static __device__ __forceinline__ void count_units(const struct task &task, struct share_rows &rows,
+                                                   uint32_t &longest)
 {
-    const int32_t blocks = (int32_t)gridDim.x;
-    if (task.num_rows <= blocks) {
-        if (threadIdx.x == 0) {
-            share.group_blocks = task.num_rows > 0 ? blocks / task.num_rows : blocks;
-            share.row = (int32_t)blockIdx.x / share.group_blocks;
-            share.unit = 0;
-            share.unit_end = share.row < task.num_rows ? 1 : 0;
+    constexpr int32_t BATCH = 4; /* choice: lengths asked for at a time */
+    const int32_t end = rows.first + rows.count;
+    for (int32_t base = rows.first; base < end; base += BATCH) {
+        int32_t given[BATCH];
+#pragma unroll
+        for (int32_t i = 0; i < BATCH; i++) {
+            given[i] = task_length(task, min(base + i, end - 1));
+        }
+#pragma unroll
+        for (int32_t i = 0; i < BATCH; i++) {
+            const int32_t row = base + i, length = clamp_length(task, given[i]);
+            const uint32_t units = row < end ? row_units(task, length, row_skew(task, row)) : 0;
+            rows.units += units;
+            longest = max(longest, units);
+        }
+    }
+}
+
+/*
+ * Fills the share of this block. A team of THREADS threads with a barrier of its own calls, each
+ * with its number; totals has room for 64. The block passes another barrier before it reads the
+ * share.
+ */
+template <int TEAM, int THREADS>
+static __device__ __forceinline__ void share_init(const struct task &task, uint32_t thread,
+                                                  int32_t snap, struct share &share,
+                                                  int64_t *totals)
+{
+    static_assert(THREADS <= 1024, "a warp adds up the sums of all");
+    const struct share guess = share_guess(task);
+    if (guess.group_blocks > 0) {
+        if (thread == 0) {
+            share = guess;
         }
         return;
     }
     const int32_t each = (task.num_rows + THREADS - 1) / THREADS;
     struct share_rows rows = {};
-    rows.first = (int32_t)min((int64_t)threadIdx.x * each, (int64_t)task.num_rows);
+    rows.first = (int32_t)min((int64_t)thread * each, (int64_t)task.num_rows);
     rows.count = min(each, task.num_rows - rows.first);
     uint32_t longest = 0;
-#pragma unroll 4
-    for (int32_t row = rows.first; row < rows.first + rows.count; row++) {
-        const int32_t length = clamp_length(task, task_length(task, row));
-        const uint32_t units = row_units(task, length, row_skew(task, row));
-        rows.units += units;
-        longest = max(longest, units);
-    }
-    const int64_t prefix = warp_prefix_wide(rows.units);
+    count_units(task, rows, longest);
+    const int64_t warp_units = warp_sum_wide(rows.units);
     longest = __reduce_max_sync(WARP_ALL, longest);
-    if (lane_index() == 31) {
-        totals[warp_index()] = prefix;
-        totals[32 + warp_index()] = longest;
+    if (lane_index() == 0) {
+        totals[thread / 32] = warp_units;
+        totals[32 + thread / 32] = longest;
     }
-    block_sync<THREADS>();
+    team_sync<TEAM, THREADS>();
     const bool exists = lane_index() < THREADS / 32;
-    const int64_t sums = warp_prefix_wide(exists ? totals[lane_index()] : 0);
+    const int64_t sum = exists ? totals[lane_index()] : 0;
     longest = __reduce_max_sync(WARP_ALL, exists ? (uint32_t)totals[32 + lane_index()] : 0);
-    const int64_t units = __shfl_sync(WARP_ALL, sums, 31);
-    const int64_t before = __shfl_sync(WARP_ALL, sums, (int)max(warp_index(), 1u) - 1);
-    rows.row_unit = prefix - rows.units + (warp_index() > 0 ? before : 0);
-    const bool equal = rows_are_equal(task, units, longest, snap);
+    const int64_t units = warp_sum_wide(sum);
+    if (rows_are_equal(task, units, longest, snap)) {
+        if (thread == 0) {
+            share = guess;
+        }
+        return;
+    }
+    rows.row_unit = warp_sum_wide(lane_index() < thread / 32 ? sum : 0);
+    rows.row_unit += warp_prefix_wide(rows.units) - rows.units;
     const int32_t block = (int32_t)blockIdx.x;
     struct share_cut cut;
-    if (threadIdx.x == 0) {
+    if (thread == 0) {
         share.group_blocks = 0;
+        share.as_guessed = false;
         share.units = units;
         share.snap = snap;
+        share.row_end = task.num_rows;
     }
-    if (threadIdx.x == 0 && block == blocks - 1) {
+    if (thread == 0 && block == (int32_t)gridDim.x - 1) {
         share.unit_end = units; /* no cut */
     }
-    if (find_share_cut(task, rows, equal, units, block, snap, cut)) {
+    if (find_share_cut(task, rows, units, block, snap, cut)) {
         share.unit = cut.unit;
         share.row_unit = cut.row_unit;
         share.row = cut.row;
     }
-    if (find_share_cut(task, rows, equal, units, block + 1, snap, cut)) {
+    if (find_share_cut(task, rows, units, block + 1, snap, cut)) {
         share.unit_end = cut.unit;
     }
 }
@@ -240,7 +296,7 @@ static __device__ __forceinline__ bool walk_next(const struct task &task, const 
                                                  int32_t part_scores, struct walk &walk,
                                                  struct segment &segment)
 {
-    if (walk.unit >= share.unit_end || walk.row >= task.num_rows) {
+    if (walk.unit >= share.unit_end || walk.row >= min(share.row_end, task.num_rows)) {
         return false;
     }
     const int32_t given = task_length(task, walk.row);

@@ -181,23 +181,29 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
     begin<Roles>(params);
     launch_wait();
     const struct task task = task_read(params);
-    share_init<Roles::BLOCK_THREADS>(task, params.snap, shared.share,
-                                     reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
     if (threadIdx.x == 0) {
         shared.task = task;
     }
-    __syncthreads();
     if (warp_index() < Roles::FIRST_SCANNER) {
+        team_sync<0, Roles::BLOCK_THREADS>();
         /* What all wait for: they are more than the samplers, and have nothing else to do yet. */
         wait_for(shared.hand_over.posted, 0);
         propose<Roles, true>(params, 0);
         finish<Roles>(params);
     } else if (warp_index() < Roles::FIRST_SAMPLER) {
+        share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(
+            task, threadIdx.x - 32 * Roles::FIRST_SCANNER, params.snap, shared.share,
+            reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
+        team_sync<0, Roles::BLOCK_THREADS>();
         scan<Roles>((uint32_t)params.stages);
     } else if (warp_index() < Roles::PRODUCER) {
+        team_sync<0, Roles::BLOCK_THREADS>();
         sample<Roles>(params);
-    } else if (lane_index() == 0) {
-        produce<Roles>((uint32_t)params.stages);
+    } else {
+        team_sync<0, Roles::BLOCK_THREADS>();
+        if (lane_index() == 0) {
+            produce<Roles>((uint32_t)params.stages);
+        }
     }
 #else
     (void)params; /* the planner chooses another family before sm_90 */

@@ -244,7 +244,7 @@ __device__ __forceinline__ void post_segment(const struct select_params &params,
 template <class Roles, bool FIRST>
 __device__ __noinline__ void propose(const struct select_params &params, uint32_t n)
 {
-    constexpr int TEAM = FIRST ? 1 : 2, THREADS = FIRST ? Roles::THREADS : SAMPLE_THREADS;
+    constexpr int TEAM = FIRST ? TEAM_FINISHERS : TEAM_SAMPLERS, THREADS = FIRST ? Roles::THREADS : SAMPLE_THREADS;
     auto &shared = state<Roles>();
     struct job &job = job_at<Roles>(n);
     uint32_t *bins = FIRST ? shared.finish.bins : shared.sample_bins;
@@ -293,13 +293,13 @@ __device__ __forceinline__ void sample(const struct select_params &params)
         post_segment<Roles>(params, 0, walk);
     }
     __syncwarp();
-    team_sync<2, SAMPLE_THREADS>();
+    team_sync<TEAM_SAMPLERS, SAMPLE_THREADS>();
     for (uint32_t n = 0; job_at<Roles>(n).exists; n++) {
         if (walks) {
             post_segment<Roles>(params, n + 1, walk);
         }
         __syncwarp();
-        team_sync<2, SAMPLE_THREADS>();
+        team_sync<TEAM_SAMPLERS, SAMPLE_THREADS>();
         propose<Roles, false>(params, n + 1);
     }
 }

@@ -19,6 +19,11 @@ namespace
 #define PARTS_MAX TOPK_STREAM_BLOCKS_MAX
 #define JOBS 4 /* choice: parts that are known at a time; two ahead of the one scanned */
 
+/* Barriers of teams of warps; 0 is the block's. */
+#define TEAM_FINISHERS 1
+#define TEAM_SAMPLERS 2
+#define TEAM_SCANNERS 3
+
 /*
  * Which warps do what. The finishers come first, so that what is written for the first THREADS
  * threads of a block serves them.
