@@ -89,24 +89,43 @@ struct sample_source {
     template <class Visit>
     __device__ __forceinline__ void each_of_thread(uint32_t thread, const Visit &visit) const
     {
-        const uint32_t quads = UNIT_QUADS << units.sampled_log2;
-        for (uint32_t first = thread; first < quads; first += BATCH * THREADS) {
+        each_from(thread, visit);
+    }
+
+    /* What is visited from this quad on, one of a thread's own. */
+    template <class Visit>
+    __device__ __forceinline__ void each_from(uint32_t quad, const Visit &visit) const
+    {
+        for (uint32_t first = quad; first < UNIT_QUADS << units.sampled_log2;
+             first += BATCH * THREADS) {
             score_quad four[BATCH];
+            load(first, four);
+            visit_loaded(first, four, visit);
+        }
+    }
+
+    /* Asks for a batch, from one of a thread's own quads on, and visits it. */
+    __device__ __forceinline__ void load(uint32_t first, score_quad (&four)[BATCH]) const
+    {
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                uint32_t quad = first + i * THREADS;
-                if (quad < quads) {
-                    const score_t *unit = sample_unit_at(units, quad / UNIT_QUADS);
-                    four[i] = quad_load(unit, quad % UNIT_QUADS);
-                }
+        for (int i = 0; i < BATCH; i++) {
+            const uint32_t quad = first + i * THREADS;
+            if (quad < UNIT_QUADS << units.sampled_log2) {
+                four[i] = quad_load(sample_unit_at(units, quad / UNIT_QUADS), quad % UNIT_QUADS);
             }
+        }
+    }
+
+    template <class Visit>
+    __device__ __forceinline__ void visit_loaded(uint32_t first, const score_quad (&four)[BATCH],
+                                                 const Visit &visit) const
+    {
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                if (first + i * THREADS < quads) {
+        for (int i = 0; i < BATCH; i++) {
+            if (first + i * THREADS < UNIT_QUADS << units.sampled_log2) {
 #pragma unroll
-                    for (uint32_t e = 0; e < 4; e++) {
-                        visit(key_of(quad_number(four[i], e)));
-                    }
+                for (uint32_t e = 0; e < 4; e++) {
+                    visit(key_of(quad_number(four[i], e)));
                 }
             }
         }

@@ -186,9 +186,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
     }
     if (warp_index() < Roles::FIRST_SCANNER) {
         team_sync<0, Roles::BLOCK_THREADS>();
-        /* What all wait for: they are more than the samplers, and have nothing else to do yet. */
-        wait_for(shared.hand_over.posted, 0);
-        propose<Roles, true>(params, 0);
+        propose_first<Roles>(params);
         finish<Roles>(params);
     } else if (warp_index() < Roles::FIRST_SAMPLER) {
         share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(

@@ -173,37 +173,61 @@ __device__ __forceinline__ struct sample_ranks unit_ranks_of(uint32_t size, uint
     return ranks;
 }
 
+/* The ranks in a sample that a boundary takes; the lowest is that of the fallback. */
+#define BOUNDARY_RANKS 3
+enum boundary_rank { RANK_LOW, RANK_HIGH, RANK_FALLBACK };
+
+__device__ __forceinline__ void boundary_ranks(uint32_t size, uint32_t length, uint32_t k,
+                                               float margin, uint32_t (&ranks)[BOUNDARY_RANKS])
+{
+    const struct sample_ranks near = unit_ranks_of(size, length, k, margin);
+    ranks[RANK_LOW] = near.low;
+    ranks[RANK_HIGH] = near.high;
+    const uint32_t last = sample_ranks_of(size, length, k, 3.0f * margin).low;
+    ranks[RANK_FALLBACK] = min(max(last, 4 * SAMPLE_UNIT), size);
+}
+
+/* The boundary by the bins that hold these ranks of a sample of `size` scores. `bins` are zero, and
+ * again when the warp's lanes have met. One warp. */
+__device__ __forceinline__ struct boundary
+boundary_of_bins(const struct sample_units &units, uint32_t skew,
+                 const uint32_t (&ranks)[BOUNDARY_RANKS],
+                 const struct rank_bin (&found)[BOUNDARY_RANKS], uint32_t *bins)
+{
+    const uint32_t size = SAMPLE_UNIT << units.sampled_log2;
+    const uint32_t fallback =
+        ranks[RANK_FALLBACK] < size ? coarse_floor(found[RANK_FALLBACK].bin) : KEY_NAN;
+    const struct rank_bin &low = found[RANK_LOW];
+    /* Choice: about a quarter more candidates cost less than another look. */
+    const uint32_t surplus_max = ranks[RANK_LOW] / 4 + 16;
+    const uint32_t need = ranks[RANK_LOW] - low.above;
+    struct boundary boundary = {coarse_floor(low.bin), 0xffffffffu, 0, 0, 0};
+    if (low.count - need > surplus_max) {
+        const uint32_t high = low.bin + 1 < TOPK_BINS ? coarse_floor(low.bin + 1) - 1 : KEY_MAX;
+        boundary = look_within(units, skew, boundary.key, high, need, surplus_max, bins);
+    }
+    boundary.sampled = size;
+    boundary.shift = ranks[RANK_HIGH] > 0 ? bracket_shift(boundary.key, found[RANK_HIGH].bin)
+                                          : first_shift(boundary.key);
+    boundary.fallback = min(fallback, boundary.key);
+    return boundary;
+}
+
 /* The boundary by the sample of `size` scores that was counted into bins, which are clear again
  * when the warp's lanes have met. One warp. */
 __device__ __forceinline__ struct boundary
 boundary_of_sample(const struct sample_units &units, const struct segment &segment, uint32_t k,
                    const struct select_params &params, uint32_t *bins)
 {
-    const uint32_t size = SAMPLE_UNIT << units.sampled_log2, length = (uint32_t)segment.length;
-    const struct sample_ranks ranks = unit_ranks_of(size, length, k, params.margin);
-    const uint32_t last_rank =
-        max(sample_ranks_of(size, length, k, 3.0f * params.margin).low, 4 * SAMPLE_UNIT);
-    const uint32_t rank[3] = {ranks.low, ranks.high, min(last_rank, size)};
-    struct rank_bin bin[3];
-    ranks_in_bins(bins, rank, bin);
-    const struct rank_bin &found = bin[0];
-    const uint32_t fallback = last_rank < size ? coarse_floor(bin[2].bin) : KEY_NAN;
+    uint32_t ranks[BOUNDARY_RANKS];
+    boundary_ranks(SAMPLE_UNIT << units.sampled_log2, (uint32_t)segment.length, k, params.margin,
+                   ranks);
+    struct rank_bin found[BOUNDARY_RANKS];
+    ranks_in_bins(bins, ranks, found);
     __syncwarp();
     clear_sample_bins(bins);
     __syncwarp();
-    /* Choice: about a quarter more candidates cost less than another look. */
-    const uint32_t surplus_max = ranks.low / 4 + 16;
-    const uint32_t need = ranks.low - found.above;
-    struct boundary boundary = {coarse_floor(found.bin), 0xffffffffu, 0, 0, 0};
-    if (found.count - need > surplus_max) {
-        const uint32_t high = found.bin + 1 < TOPK_BINS ? coarse_floor(found.bin + 1) - 1 : KEY_MAX;
-        boundary = look_within(units, segment.skew, boundary.key, high, need, surplus_max, bins);
-    }
-    boundary.sampled = size;
-    boundary.shift =
-        ranks.high > 0 ? bracket_shift(boundary.key, bin[1].bin) : first_shift(boundary.key);
-    boundary.fallback = min(fallback, boundary.key);
-    return boundary;
+    return boundary_of_bins(units, segment.skew, ranks, found, bins);
 }
 
 /* What is sampled of a part's row; nothing where no boundary is needed or none would help. */
@@ -236,34 +260,53 @@ __device__ __forceinline__ void post_segment(const struct select_params &params,
     mbarrier_arrive(&shared.hand_over.posted[n % JOBS]);
 }
 
+/* The score at an end of a job's part that this thread has, if it has one (edge_position). */
+template <class Roles>
+__device__ __forceinline__ bool edge_load(const struct job &job, uint32_t thread, score_t &score)
+{
+    if (!job.exists || thread >= 2 * SCORE_GROUP) {
+        return false;
+    }
+    const uint32_t edge = edge_position(job.segment, thread);
+    if (edge < job.segment.begin || edge >= job.segment.end) {
+        return false;
+    }
+    score = row_of<Roles>(job.segment)[edge];
+    return true;
+}
+
+/* The boundary of the n-th job is known. One thread. */
+template <class Roles>
+__device__ __forceinline__ void post_boundary(uint32_t n, const struct boundary &boundary)
+{
+    struct job &job = job_at<Roles>(n);
+    job.boundary = boundary;
+    job.admission = admission_of(boundary.key, boundary.until);
+    mbarrier_arrive(&state<Roles>().hand_over.ready[n % JOBS]);
+}
+
 /*
- * Proposes the boundary of the n-th job, and fetches the scores at its ends; done by a team, which
- * has met since the job is known. The first warp does the rest when all have counted; the bins are
- * zero before, and again when the team has met once more. FIRST: the team are the finishers.
+ * Proposes the boundary of the n-th job, and fetches the scores at its ends; done by the samplers,
+ * who have met since the job is known. The first warp does the rest when all have counted; the bins
+ * are zero before, and again when the samplers have met once more.
  */
-template <class Roles, bool FIRST>
+template <class Roles>
 __device__ __noinline__ void propose(const struct select_params &params, uint32_t n)
 {
-    constexpr int TEAM = FIRST ? TEAM_FINISHERS : TEAM_SAMPLERS, THREADS = FIRST ? Roles::THREADS : SAMPLE_THREADS;
     auto &shared = state<Roles>();
     struct job &job = job_at<Roles>(n);
-    uint32_t *bins = FIRST ? shared.finish.bins : shared.sample_bins;
-    const uint32_t thread = threadIdx.x - (FIRST ? 0 : 32 * Roles::FIRST_SAMPLER);
-    const uint32_t edge =
-        job.exists && thread < 2 * SCORE_GROUP ? edge_position(job.segment, thread) : 0xffffffffu;
-    const bool is_edge = edge >= job.segment.begin && edge < job.segment.end;
-    const score_t edge_score = is_edge ? row_of<Roles>(job.segment)[edge] : score_nan();
-    struct sample_source<THREADS, FIRST ? SAMPLE_BATCH : SAMPLERS_BATCH> source;
+    uint32_t *bins = shared.sample_bins;
+    const uint32_t thread = threadIdx.x - 32 * Roles::FIRST_SAMPLER;
+    score_t edge_score;
+    const bool is_edge = edge_load<Roles>(job, thread, edge_score);
+    struct sample_source<SAMPLE_THREADS, SAMPLERS_BATCH> source;
     const bool sampled = job.exists && sample_wanted<Roles>(params, job.segment, source.units);
     if (sampled) {
         source.each_of_thread(thread, [&](uint32_t key) { atomicAdd(&bins[coarse_bin(key)], 1u); });
     }
-    team_sync<TEAM, THREADS>();
+    team_sync<TEAM_SAMPLERS, SAMPLE_THREADS>();
     if (thread >= 32) {
         return;
-    }
-    if (FIRST && thread == 0) {
-        mbarrier_arrive(&shared.hand_over.sampled);
     }
     struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
     if (is_edge) {
@@ -275,9 +318,86 @@ __device__ __noinline__ void propose(const struct select_params &params, uint32_
     }
     __syncwarp();
     if (thread == 0) {
-        job.boundary = boundary;
-        job.admission = admission_of(boundary.key, boundary.until);
-        mbarrier_arrive(&shared.hand_over.ready[n % JOBS]);
+        post_boundary<Roles>(n, boundary);
+    }
+}
+
+/*
+ * The bins that hold some ranks of a sample counted into the finishers' bins, which are clear
+ * afterwards: as ranks_in_bins, but by all finishers, since all of the block waits for it. Two
+ * barriers; the first warp may read the result, the others need it not.
+ */
+template <class Roles>
+__device__ __forceinline__ void first_ranks(const uint32_t (&need)[BOUNDARY_RANKS])
+{
+    constexpr int THREADS = Roles::THREADS, EACH = TOPK_BINS / THREADS;
+    auto &shared = state<Roles>();
+    const uint32_t first = TOPK_BINS - (threadIdx.x + 1) * EACH;
+    uint32_t count[EACH];
+    const uint32_t own = load_bins<EACH>(shared.finish.bins + first, count);
+    clear_own<EACH>(shared.finish.bins + first);
+    const uint32_t prefix = warp_prefix(own);
+    if (lane_index() == 31) {
+        shared.finish.rank.totals[warp_index()] = prefix;
+    }
+    block_sync<THREADS>();
+    const uint32_t other = lane_index() < warp_index() ? shared.finish.rank.totals[lane_index()] : 0;
+    const uint32_t above = __reduce_add_sync(WARP_ALL, other) + prefix - own;
+#pragma unroll
+    for (uint32_t r = 0; r < BOUNDARY_RANKS; r++) {
+        if (above < need[r] && need[r] <= above + own) { /* one thread; none for rank 0 */
+            shared.first_found[r] = rank_within(count, first, above, need[r], 0);
+        }
+    }
+    block_sync<THREADS>();
+}
+
+/* Proposes the boundary of a block's first job: the finishers do it, who are more than the samplers
+ * and have nothing else to do yet. The first warp does the rest when all have counted. */
+template <class Roles>
+__device__ __forceinline__ void propose_first(const struct select_params &params)
+{
+    constexpr int THREADS = Roles::THREADS;
+    auto &shared = state<Roles>();
+    struct job &job = job_at<Roles>(0);
+    wait_for(shared.hand_over.posted, 0);
+    score_t edge_score;
+    const bool is_edge = edge_load<Roles>(job, threadIdx.x, edge_score);
+    struct sample_source<THREADS> source;
+    const bool sampled = job.exists && sample_wanted<Roles>(params, job.segment, source.units);
+    uint32_t ranks[BOUNDARY_RANKS] = {};
+    if (sampled) {
+        score_quad four[SAMPLE_BATCH];
+        source.load(threadIdx.x, four);
+        boundary_ranks(SAMPLE_UNIT << source.units.sampled_log2, (uint32_t)job.segment.length,
+                       (uint32_t)shared.task.k, params.margin, ranks);
+        const auto count = [&](uint32_t key) {
+            atomicAdd(&shared.finish.bins[coarse_bin(key)], 1u);
+        };
+        source.visit_loaded(threadIdx.x, four, count);
+        source.each_from(threadIdx.x + SAMPLE_BATCH * THREADS, count);
+    }
+    block_sync<THREADS>();
+    if (threadIdx.x == 0) {
+        mbarrier_arrive(&shared.hand_over.sampled);
+    }
+    if (sampled) {
+        first_ranks<Roles>(ranks);
+    }
+    if (threadIdx.x >= 32) {
+        return;
+    }
+    if (is_edge) {
+        job.edges[threadIdx.x] = edge_score;
+    }
+    struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
+    if (sampled) {
+        boundary = boundary_of_bins(source.units, job.segment.skew, ranks, shared.first_found,
+                                    shared.finish.bins);
+    }
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        post_boundary<Roles>(0, boundary);
     }
 }
 
@@ -300,7 +420,7 @@ __device__ __forceinline__ void sample(const struct select_params &params)
         }
         __syncwarp();
         team_sync<TEAM_SAMPLERS, SAMPLE_THREADS>();
-        propose<Roles, false>(params, n + 1);
+        propose<Roles>(params, n + 1);
     }
 }
 #endif

@@ -84,6 +84,7 @@ struct stream_shared {
     struct task task;
     struct share share;
     struct route_counts counts;
+    struct rank_bin first_found[3]; /* of a block's first boundary */
     uint32_t arrived;
     uint32_t written; /* entries of a result in no order */
     bool overflowed;  /* another block's candidates of the row did */
