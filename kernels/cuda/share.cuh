@@ -85,13 +85,21 @@ static __device__ __forceinline__ struct share share_guess(const struct task &ta
     return share;
 }
 
-/* Sums over a warp, of numbers below 2^58; the first: of all lanes, in every one. */
+/* Whether the share is as share_guess says, or may well be: see rows_are_equal. */
+static __device__ __forceinline__ bool guess_is_likely(const struct task &task, int32_t snap)
+{
+    return task.num_rows <= (int32_t)gridDim.x ||
+           row_units(task, task.width, TOPK_SAMPLE_UNIT - 1) / 2 <= (uint32_t)snap;
+}
+
+/* The sum over a warp, of numbers below 2^53; in every lane. */
 static __device__ __forceinline__ int64_t warp_sum_wide(int64_t value)
 {
     const uint32_t low = __reduce_add_sync(WARP_ALL, (uint32_t)value & 0x3ffffffu);
     return ((int64_t)__reduce_add_sync(WARP_ALL, (uint32_t)(value >> 26)) << 26) + low;
 }
 
+/* The inclusive prefix sum. */
 static __device__ __forceinline__ int64_t warp_prefix_wide(int64_t value)
 {
 #pragma unroll

@@ -185,8 +185,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         shared.task = task;
     }
     if (warp_index() < Roles::FIRST_SCANNER) {
-        team_sync<0, Roles::BLOCK_THREADS>();
-        propose_first<Roles>(params);
+        propose_first<Roles>(params, task);
         finish<Roles>(params);
     } else if (warp_index() < Roles::FIRST_SAMPLER) {
         share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(
@@ -195,8 +194,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         team_sync<0, Roles::BLOCK_THREADS>();
         scan<Roles>((uint32_t)params.stages);
     } else if (warp_index() < Roles::PRODUCER) {
-        team_sync<0, Roles::BLOCK_THREADS>();
-        sample<Roles>(params);
+        sample<Roles>(params, task);
     } else {
         team_sync<0, Roles::BLOCK_THREADS>();
         if (lane_index() == 0) {

@@ -230,19 +230,19 @@ boundary_of_sample(const struct sample_units &units, const struct segment &segme
     return boundary_of_bins(units, segment.skew, ranks, found, bins);
 }
 
-/* What is sampled of a part's row; nothing where no boundary is needed or none would help. */
+/* What is sampled of a row; nothing where no boundary is needed or none would help. */
 template <class Roles>
 __device__ __forceinline__ bool sample_wanted(const struct select_params &params,
-                                              const struct segment &segment,
+                                              const struct task &task, int32_t row, int32_t length,
                                               struct sample_units &units)
 {
-    const uint32_t k = (uint32_t)state<Roles>().task.k, length = (uint32_t)segment.length;
-    if (length <= max((uint32_t)Roles::CANDIDATES, k)) {
+    if (length <= max(Roles::CANDIDATES, task.k)) {
         return false; /* the whole row fits */
     }
-    units = sample_units_of(row_of<Roles>(segment), segment.skew, length, params);
+    const uint32_t skew = row_skew(task, row);
+    units = sample_units_of(task_row(task, row) - skew, skew, (uint32_t)length, params);
     const uint32_t size = SAMPLE_UNIT << units.sampled_log2;
-    return unit_ranks_of(size, length, k, params.margin).low < size;
+    return unit_ranks_of(size, (uint32_t)length, (uint32_t)task.k, params.margin).low < size;
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -300,7 +300,9 @@ __device__ __noinline__ void propose(const struct select_params &params, uint32_
     score_t edge_score;
     const bool is_edge = edge_load<Roles>(job, thread, edge_score);
     struct sample_source<SAMPLE_THREADS, SAMPLERS_BATCH> source;
-    const bool sampled = job.exists && sample_wanted<Roles>(params, job.segment, source.units);
+    const bool sampled =
+        job.exists && sample_wanted<Roles>(params, shared.task, job.segment.row,
+                                           job.segment.length, source.units);
     if (sampled) {
         source.each_of_thread(thread, [&](uint32_t key) { atomicAdd(&bins[coarse_bin(key)], 1u); });
     }
@@ -352,30 +354,66 @@ __device__ __forceinline__ void first_ranks(const uint32_t (&need)[BOUNDARY_RANK
     block_sync<THREADS>();
 }
 
-/* Proposes the boundary of a block's first job: the finishers do it, who are more than the samplers
- * and have nothing else to do yet. The first warp does the rest when all have counted. */
+/* A thread's part of the sample of a block's first job, on its way. */
+template <int THREADS>
+struct first_sample {
+    struct sample_source<THREADS> source;
+    score_quad four[SAMPLE_BATCH];
+    bool exists;
+};
+
 template <class Roles>
-__device__ __forceinline__ void propose_first(const struct select_params &params)
+__device__ __forceinline__ void first_ask(const struct select_params &params,
+                                          const struct task &task, int32_t row, int32_t length,
+                                          struct first_sample<Roles::THREADS> &sample)
+{
+    sample.exists = sample_wanted<Roles>(params, task, row, length, sample.source.units);
+    if (sample.exists) {
+        sample.source.load(threadIdx.x, sample.four);
+    }
+}
+
+/*
+ * Proposes the boundary of a block's first job: the finishers do it, who are more than the samplers
+ * and have nothing else to do yet. They ask for the sample of the row that the share probably begins
+ * with, pass the block's barrier, with which the share is known, and ask again where it was another.
+ * The first warp does the rest when all have counted.
+ */
+template <class Roles>
+__device__ __forceinline__ void propose_first(const struct select_params &params,
+                                              const struct task &task)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     struct job &job = job_at<Roles>(0);
+    struct first_sample<THREADS> sample;
+    sample.exists = false;
+    int32_t row = share_guess(task).row, length = 0;
+    if (row < task.num_rows && guess_is_likely(task, params.snap)) {
+        length = clamp_length(task, task_length(task, row));
+        first_ask<Roles>(params, task, row, length, sample);
+    } else {
+        row = -1;
+    }
+    team_sync<0, Roles::BLOCK_THREADS>();
     wait_for(shared.hand_over.posted, 0);
     score_t edge_score;
     const bool is_edge = edge_load<Roles>(job, threadIdx.x, edge_score);
-    struct sample_source<THREADS> source;
-    const bool sampled = job.exists && sample_wanted<Roles>(params, job.segment, source.units);
+    if (!job.exists) {
+        sample.exists = false;
+    } else if (row != job.segment.row || length != job.segment.length) {
+        first_ask<Roles>(params, shared.task, job.segment.row, job.segment.length, sample);
+    }
+    const bool sampled = sample.exists; /* the same in all threads: it follows from the job */
     uint32_t ranks[BOUNDARY_RANKS] = {};
     if (sampled) {
-        score_quad four[SAMPLE_BATCH];
-        source.load(threadIdx.x, four);
-        boundary_ranks(SAMPLE_UNIT << source.units.sampled_log2, (uint32_t)job.segment.length,
-                       (uint32_t)shared.task.k, params.margin, ranks);
+        boundary_ranks(SAMPLE_UNIT << sample.source.units.sampled_log2,
+                       (uint32_t)job.segment.length, (uint32_t)shared.task.k, params.margin, ranks);
         const auto count = [&](uint32_t key) {
             atomicAdd(&shared.finish.bins[coarse_bin(key)], 1u);
         };
-        source.visit_loaded(threadIdx.x, four, count);
-        source.each_from(threadIdx.x + SAMPLE_BATCH * THREADS, count);
+        sample.source.visit_loaded(threadIdx.x, sample.four, count);
+        sample.source.each_from(threadIdx.x + SAMPLE_BATCH * THREADS, count);
     }
     block_sync<THREADS>();
     if (threadIdx.x == 0) {
@@ -392,8 +430,8 @@ __device__ __forceinline__ void propose_first(const struct select_params &params
     }
     struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, first_shift(KEY_NAN), KEY_NAN};
     if (sampled) {
-        boundary = boundary_of_bins(source.units, job.segment.skew, ranks, shared.first_found,
-                                    shared.finish.bins);
+        boundary = boundary_of_bins(sample.source.units, job.segment.skew, ranks,
+                                    shared.first_found, shared.finish.bins);
     }
     __syncwarp();
     if (threadIdx.x == 0) {
@@ -401,16 +439,31 @@ __device__ __forceinline__ void propose_first(const struct select_params &params
     }
 }
 
-/* The samplers' work, part after part, but for the first; one more job says that there are none
- * left. The last warp looks for the next part while the first finds this one's boundary. */
+/*
+ * The samplers' work, part after part, but for the first; one more job says that there are none
+ * left. The last warp looks for the next part while the first finds this one's boundary; for the
+ * first part while the share is not yet known, as it probably is. They pass the block's barrier.
+ */
 template <class Roles>
-__device__ __forceinline__ void sample(const struct select_params &params)
+__device__ __forceinline__ void sample(const struct select_params &params, const struct task &task)
 {
     auto &shared = state<Roles>();
+    struct job &first = job_at<Roles>(0);
     const bool walks = threadIdx.x == 32 * (Roles::PRODUCER - 1);
-    struct walk walk = walk_begin(shared.share);
+    const struct share guess = share_guess(task);
+    struct walk walk = walk_begin(guess);
     if (walks) {
-        post_segment<Roles>(params, 0, walk);
+        first.exists = walk_next(task, guess, params.part_scores, walk, first.segment);
+    }
+    __syncwarp();
+    team_sync<0, Roles::BLOCK_THREADS>();
+    if (walks) {
+        if (!shared.share.as_guessed) {
+            walk = walk_begin(shared.share);
+            first.exists =
+                walk_next(shared.task, shared.share, params.part_scores, walk, first.segment);
+        }
+        mbarrier_arrive(&shared.hand_over.posted[0]);
     }
     __syncwarp();
     team_sync<TEAM_SAMPLERS, SAMPLE_THREADS>();
