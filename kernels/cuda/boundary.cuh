@@ -23,6 +23,18 @@ struct sample_units {
     uint32_t sampled_log2; /* units sampled */
 };
 
+/* Logarithms, rounded down; -1 of 0, below 0 where a quotient is below 1. */
+static __device__ __forceinline__ int32_t number_log2(uint32_t number)
+{
+    return 31 - __clz((int)number);
+}
+
+static __device__ __forceinline__ int32_t quotient_log2(uint32_t number, uint32_t divisor)
+{
+    const int32_t log2 = number_log2(number) - number_log2(divisor);
+    return log2 >= 0 && divisor << log2 > number ? log2 - 1 : log2;
+}
+
 static __device__ __forceinline__ struct sample_units
 sample_units_of(const score_t *row, uint32_t skew, uint32_t length,
                 const struct select_params &params)
@@ -31,9 +43,11 @@ sample_units_of(const score_t *row, uint32_t skew, uint32_t length,
     units.row = row;
     units.first = (skew + SAMPLE_UNIT - 1) / SAMPLE_UNIT;
     units.count = (skew + length) / SAMPLE_UNIT - units.first;
-    uint32_t wanted = max(length / (uint32_t)params.sample_stride, (uint32_t)params.sample_min);
-    wanted = min(min(wanted, (uint32_t)params.sample_max), length / 2) / SAMPLE_UNIT;
-    units.sampled_log2 = 31u - (uint32_t)__clz((int)max(wanted, 1u));
+    /* By logarithms, so that nothing waits for a division. */
+    const int32_t wanted = max(quotient_log2(length, (uint32_t)params.sample_stride),
+                               number_log2((uint32_t)params.sample_min));
+    const int32_t most = min(number_log2((uint32_t)params.sample_max), number_log2(length / 2));
+    units.sampled_log2 = (uint32_t)max(min(wanted, most) - number_log2(SAMPLE_UNIT), 0);
     return units;
 }
 

@@ -61,26 +61,36 @@ static __device__ __forceinline__ uint32_t row_units(const struct task &task, in
                             : (skew + (uint32_t)length + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES;
 }
 
+/* A block's part of all rows as a fraction of 2^32, a little too large: to be worked out before
+ * there is a task, so that nothing waits for the division. */
+static __device__ __forceinline__ uint32_t share_step()
+{
+    return (uint32_t)opaque((int32_t)(0xffffffffu / gridDim.x + 1));
+}
+
 /*
  * The share as it is where the blocks get equal numbers of whole rows, or a row has a group of
  * blocks: known before any length is.
  */
-static __device__ __forceinline__ struct share share_guess(const struct task &task)
+static __device__ __forceinline__ struct share share_guess(const struct task &task, uint32_t step)
 {
     const uint32_t rows = (uint32_t)task.num_rows, blocks = gridDim.x, block = blockIdx.x;
     struct share share = {};
     share.as_guessed = true;
     if (rows <= blocks) {
-        const uint32_t group = rows > 0 ? blocks / rows : blocks;
-        share.group_blocks = (int32_t)group;
-        share.row = (int32_t)(block / group);
+        share.group_blocks = 1;
+        share.row = (int32_t)block;
+        if (2 * rows <= blocks) {
+            const uint32_t group = rows > 0 ? blocks / rows : blocks;
+            share.group_blocks = (int32_t)group;
+            share.row = (int32_t)(block / group);
+        }
         share.unit_end = share.row < task.num_rows ? 1 : 0;
         share.row_end = task.num_rows;
         return share;
     }
-    const uint32_t each = rows / blocks, more = rows % blocks;
-    share.row = (int32_t)(block * each + block * more / blocks);
-    share.row_end = (int32_t)((block + 1) * each + (block + 1) * more / blocks);
+    share.row = (int32_t)__umulhi(block * step, rows);
+    share.row_end = block + 1 < blocks ? (int32_t)__umulhi((block + 1) * step, rows) : (int32_t)rows;
     share.unit_end = INT64_MAX;
     return share;
 }
@@ -229,11 +239,11 @@ static __device__ __forceinline__ void count_units(const struct task &task, stru
  */
 template <int TEAM, int THREADS>
 static __device__ __forceinline__ void share_init(const struct task &task, uint32_t thread,
-                                                  int32_t snap, struct share &share,
+                                                  uint32_t step, int32_t snap, struct share &share,
                                                   int64_t *totals)
 {
     static_assert(THREADS <= 1024, "a warp adds up the sums of all");
-    const struct share guess = share_guess(task);
+    const struct share guess = share_guess(task, step);
     if (guess.group_blocks > 0) {
         if (thread == 0) {
             share = guess;

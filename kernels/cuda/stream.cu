@@ -179,23 +179,25 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         task_prefetch(params);
     }
     begin<Roles>(params);
+    const uint32_t step = share_step();
     launch_wait();
     const struct task task = task_read(params);
-    if (threadIdx.x == 0) {
-        shared.task = task;
-    }
     if (warp_index() < Roles::FIRST_SCANNER) {
-        propose_first<Roles>(params, task);
+        propose_first<Roles>(params, task, step);
         finish<Roles>(params);
     } else if (warp_index() < Roles::FIRST_SAMPLER) {
         share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(
-            task, threadIdx.x - 32 * Roles::FIRST_SCANNER, params.snap, shared.share,
+            task, threadIdx.x - 32 * Roles::FIRST_SCANNER, step, params.snap, shared.share,
             reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
         team_sync<0, Roles::BLOCK_THREADS>();
         scan<Roles>((uint32_t)params.stages);
     } else if (warp_index() < Roles::PRODUCER) {
-        sample<Roles>(params, task);
+        sample<Roles>(params, task, step);
     } else {
+        if (lane_index() == 0) {
+            shared.task = task;
+        }
+        __syncwarp();
         team_sync<0, Roles::BLOCK_THREADS>();
         if (lane_index() == 0) {
             produce<Roles>((uint32_t)params.stages);

@@ -230,19 +230,27 @@ boundary_of_sample(const struct sample_units &units, const struct segment &segme
     return boundary_of_bins(units, segment.skew, ranks, found, bins);
 }
 
-/* What is sampled of a row; nothing where no boundary is needed or none would help. */
+__device__ __forceinline__ struct sample_units
+sample_units_of_row(const struct select_params &params, const struct task &task, int32_t row,
+                    int32_t length)
+{
+    const uint32_t skew = row_skew(task, row);
+    return sample_units_of(task_row(task, row) - skew, skew, (uint32_t)length, params);
+}
+
+/* What is sampled of a part's row; nothing where no boundary is needed or none would help. */
 template <class Roles>
 __device__ __forceinline__ bool sample_wanted(const struct select_params &params,
-                                              const struct task &task, int32_t row, int32_t length,
+                                              const struct segment &segment,
                                               struct sample_units &units)
 {
-    if (length <= max(Roles::CANDIDATES, task.k)) {
+    const struct task &task = state<Roles>().task;
+    if (segment.length <= max(Roles::CANDIDATES, task.k)) {
         return false; /* the whole row fits */
     }
-    const uint32_t skew = row_skew(task, row);
-    units = sample_units_of(task_row(task, row) - skew, skew, (uint32_t)length, params);
-    const uint32_t size = SAMPLE_UNIT << units.sampled_log2;
-    return unit_ranks_of(size, (uint32_t)length, (uint32_t)task.k, params.margin).low < size;
+    units = sample_units_of_row(params, task, segment.row, segment.length);
+    const uint32_t size = SAMPLE_UNIT << units.sampled_log2, length = (uint32_t)segment.length;
+    return unit_ranks_of(size, length, (uint32_t)task.k, params.margin).low < size;
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -300,9 +308,7 @@ __device__ __noinline__ void propose(const struct select_params &params, uint32_
     score_t edge_score;
     const bool is_edge = edge_load<Roles>(job, thread, edge_score);
     struct sample_source<SAMPLE_THREADS, SAMPLERS_BATCH> source;
-    const bool sampled =
-        job.exists && sample_wanted<Roles>(params, shared.task, job.segment.row,
-                                           job.segment.length, source.units);
+    const bool sampled = job.exists && sample_wanted<Roles>(params, job.segment, source.units);
     if (sampled) {
         source.each_of_thread(thread, [&](uint32_t key) { atomicAdd(&bins[coarse_bin(key)], 1u); });
     }
@@ -345,10 +351,23 @@ __device__ __forceinline__ void first_ranks(const uint32_t (&need)[BOUNDARY_RANK
     block_sync<THREADS>();
     const uint32_t other = lane_index() < warp_index() ? shared.finish.rank.totals[lane_index()] : 0;
     const uint32_t above = __reduce_add_sync(WARP_ALL, other) + prefix - own;
+    bool here[BOUNDARY_RANKS], any = false; /* in one thread each; of rank 0 in none */
 #pragma unroll
     for (uint32_t r = 0; r < BOUNDARY_RANKS; r++) {
-        if (above < need[r] && need[r] <= above + own) { /* one thread; none for rank 0 */
-            shared.first_found[r] = rank_within(count, first, above, need[r], 0);
+        here[r] = above < need[r] && need[r] <= above + own;
+        any = any || here[r];
+    }
+    if (any) { /* ranks are near each other: all of them side by side */
+        struct rank_bin found[BOUNDARY_RANKS];
+#pragma unroll
+        for (uint32_t r = 0; r < BOUNDARY_RANKS; r++) {
+            found[r] = rank_within(count, first, above, need[r], 0);
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < BOUNDARY_RANKS; r++) {
+            if (here[r]) {
+                shared.first_found[r] = found[r];
+            }
         }
     }
     block_sync<THREADS>();
@@ -367,8 +386,9 @@ __device__ __forceinline__ void first_ask(const struct select_params &params,
                                           const struct task &task, int32_t row, int32_t length,
                                           struct first_sample<Roles::THREADS> &sample)
 {
-    sample.exists = sample_wanted<Roles>(params, task, row, length, sample.source.units);
+    sample.exists = length > max(Roles::CANDIDATES, task.k); /* else the whole row fits */
     if (sample.exists) {
+        sample.source.units = sample_units_of_row(params, task, row, length);
         sample.source.load(threadIdx.x, sample.four);
     }
 }
@@ -381,14 +401,14 @@ __device__ __forceinline__ void first_ask(const struct select_params &params,
  */
 template <class Roles>
 __device__ __forceinline__ void propose_first(const struct select_params &params,
-                                              const struct task &task)
+                                              const struct task &task, uint32_t step)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     struct job &job = job_at<Roles>(0);
     struct first_sample<THREADS> sample;
     sample.exists = false;
-    int32_t row = share_guess(task).row, length = 0;
+    int32_t row = share_guess(task, step).row, length = 0;
     if (row < task.num_rows && guess_is_likely(task, params.snap)) {
         length = clamp_length(task, task_length(task, row));
         first_ask<Roles>(params, task, row, length, sample);
@@ -404,11 +424,15 @@ __device__ __forceinline__ void propose_first(const struct select_params &params
     } else if (row != job.segment.row || length != job.segment.length) {
         first_ask<Roles>(params, shared.task, job.segment.row, job.segment.length, sample);
     }
-    const bool sampled = sample.exists; /* the same in all threads: it follows from the job */
     uint32_t ranks[BOUNDARY_RANKS] = {};
+    bool sampled = sample.exists; /* the same in all threads: it follows from the job */
     if (sampled) {
-        boundary_ranks(SAMPLE_UNIT << sample.source.units.sampled_log2,
-                       (uint32_t)job.segment.length, (uint32_t)shared.task.k, params.margin, ranks);
+        const uint32_t size = SAMPLE_UNIT << sample.source.units.sampled_log2;
+        boundary_ranks(size, (uint32_t)job.segment.length, (uint32_t)shared.task.k, params.margin,
+                       ranks);
+        sampled = ranks[RANK_LOW] < size;
+    }
+    if (sampled) {
         const auto count = [&](uint32_t key) {
             atomicAdd(&shared.finish.bins[coarse_bin(key)], 1u);
         };
@@ -445,12 +469,13 @@ __device__ __forceinline__ void propose_first(const struct select_params &params
  * first part while the share is not yet known, as it probably is. They pass the block's barrier.
  */
 template <class Roles>
-__device__ __forceinline__ void sample(const struct select_params &params, const struct task &task)
+__device__ __forceinline__ void sample(const struct select_params &params, const struct task &task,
+                                       uint32_t step)
 {
     auto &shared = state<Roles>();
     struct job &first = job_at<Roles>(0);
     const bool walks = threadIdx.x == 32 * (Roles::PRODUCER - 1);
-    const struct share guess = share_guess(task);
+    const struct share guess = share_guess(task, step);
     struct walk walk = walk_begin(guess);
     if (walks) {
         first.exists = walk_next(task, guess, params.part_scores, walk, first.segment);
