@@ -105,7 +105,7 @@ __device__ __noinline__ uint32_t marks_edge(uint32_t n, score_t *scores, uint32_
  * full rings would have the first sample wait for some microseconds: so at first a few stages, and
  * the others when it has come.
  */
-#define EARLY_STAGES 4 /* choice */
+#define EARLY_STAGES 3 /* choice */
 template <class Roles>
 __device__ __forceinline__ void produce(uint32_t num_stages)
 {
@@ -120,20 +120,35 @@ __device__ __forceinline__ void produce(uint32_t num_stages)
         const score_t *row = row_of<Roles>(segment);
         const struct stage_order order = stage_order_of(segment);
         const uint32_t stages = segment.length > shared.task.k ? order.count : 0;
-        const uint32_t whole_begin = (segment.begin + SCORE_GROUP - 1) / SCORE_GROUP * SCORE_GROUP;
-        const uint32_t whole_end = segment.end / SCORE_GROUP * SCORE_GROUP;
-        uint32_t early = n == 0 ? EARLY_STAGES : 0;
-        for (uint32_t i = 0; i < stages; i++) {
-            if (early > 0 && --early == 0) {
-                ring_wait(&shared.hand_over.sampled, 0);
+        /* Only whole groups of 16 bytes. */
+        const uint32_t begin = (segment.begin + SCORE_GROUP - 1) / SCORE_GROUP * SCORE_GROUP;
+        const uint32_t end = segment.end / SCORE_GROUP * SCORE_GROUP;
+        const uint32_t turn = order.first + order.count * STAGE;
+        /* Stages that begin in the first so many scores are whole; of a short part none. */
+        const uint32_t whole = end >= begin + STAGE ? end - begin - STAGE + 1 : 0;
+        uint32_t step = stage_begin(order, 0), left = stages;
+        uint32_t until = n == 0 && stages > EARLY_STAGES ? stages - EARLY_STAGES : 0;
+        for (;;) {
+            for (; left > until; left--) { /* few steps: this warp is to keep up with memory */
+                score_t *stage = stage_at<Roles>(place.stage);
+                uint64_t *full = &shared.ring.full[place.stage];
+                ring_wait(&shared.ring.empty[place.stage], place.phase ^ 1);
+                if (step - begin < whole) {
+                    ring_copy(stage, row + step, STAGE * (uint32_t)sizeof(score_t), full);
+                } else {
+                    const uint32_t from = max(step, begin), to = max(min(step + STAGE, end), from);
+                    ring_copy(stage + (from - step), row + from,
+                              (to - from) * (uint32_t)sizeof(score_t), full);
+                }
+                ring_advance(place, num_stages);
+                step += STAGE;
+                step = step == turn ? order.first : step;
             }
-            ring_wait(&shared.ring.empty[place.stage], place.phase ^ 1);
-            const uint32_t step = stage_begin(order, i);
-            const uint32_t from = max(step, whole_begin), to = min(step + STAGE, whole_end);
-            const uint32_t count = to > from ? to - from : 0; /* only whole 16-byte groups */
-            ring_copy(stage_at<Roles>(place.stage) + (from - step), row + from,
-                      count * (uint32_t)sizeof(score_t), &shared.ring.full[place.stage]);
-            ring_advance(place, num_stages);
+            if (left == 0) {
+                break;
+            }
+            ring_wait(&shared.hand_over.sampled, 0);
+            until = 0;
         }
         mbarrier_arrive(&shared.hand_over.freed[n % JOBS]);
     }
