@@ -179,23 +179,23 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         task_prefetch(params);
     }
     begin<Roles>(params);
-    const uint32_t step = share_step();
-    launch_wait();
-    const struct task task = task_read(params);
     if (warp_index() < Roles::FIRST_SCANNER) {
-        propose_first<Roles>(params, task, step);
+        propose_first<Roles>(params);
         finish<Roles>(params);
     } else if (warp_index() < Roles::FIRST_SAMPLER) {
+        const uint32_t step = share_step();
+        launch_wait();
         share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(
-            task, threadIdx.x - 32 * Roles::FIRST_SCANNER, step, params.snap, shared.share,
-            reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
+            task_read(params), threadIdx.x - 32 * Roles::FIRST_SCANNER, step, params.snap,
+            shared.share, reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
         team_sync<0, Roles::BLOCK_THREADS>();
         scan<Roles>((uint32_t)params.stages);
     } else if (warp_index() < Roles::PRODUCER) {
-        sample<Roles>(params, task, step);
+        sample<Roles>(params);
     } else {
+        launch_wait();
         if (lane_index() == 0) {
-            shared.task = task;
+            shared.task = task_read(params);
         }
         __syncwarp();
         team_sync<0, Roles::BLOCK_THREADS>();

@@ -400,9 +400,11 @@ __device__ __forceinline__ void first_ask(const struct select_params &params,
  * The first warp does the rest when all have counted.
  */
 template <class Roles>
-__device__ __forceinline__ void propose_first(const struct select_params &params,
-                                              const struct task &task, uint32_t step)
+__device__ __noinline__ void propose_first(const struct select_params params)
 {
+    const uint32_t step = share_step();
+    launch_wait();
+    const struct task task = task_read(params);
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
     struct job &job = job_at<Roles>(0);
@@ -469,9 +471,11 @@ __device__ __forceinline__ void propose_first(const struct select_params &params
  * first part while the share is not yet known, as it probably is. They pass the block's barrier.
  */
 template <class Roles>
-__device__ __forceinline__ void sample(const struct select_params &params, const struct task &task,
-                                       uint32_t step)
+__device__ __noinline__ void sample(const struct select_params params)
 {
+    const uint32_t step = share_step();
+    launch_wait();
+    const struct task task = task_read(params);
     auto &shared = state<Roles>();
     struct job &first = job_at<Roles>(0);
     const bool walks = threadIdx.x == 32 * (Roles::PRODUCER - 1);
