@@ -90,7 +90,8 @@ static __device__ __forceinline__ struct share share_guess(const struct task &ta
         return share;
     }
     share.row = (int32_t)__umulhi(block * step, rows);
-    share.row_end = block + 1 < blocks ? (int32_t)__umulhi((block + 1) * step, rows) : (int32_t)rows;
+    share.row_end =
+        block + 1 < blocks ? (int32_t)__umulhi((block + 1) * step, rows) : (int32_t)rows;
     share.unit_end = INT64_MAX;
     return share;
 }
@@ -174,8 +175,7 @@ static __device__ __forceinline__ bool find_share_cut(const struct task &task,
 {
     /* Compared times the number of blocks: only the thread that makes the cut divides. */
     const int64_t blocks = (int64_t)gridDim.x, at_blocks = units * part;
-    if (at_blocks < rows.row_unit * blocks ||
-        at_blocks >= (rows.row_unit + rows.units) * blocks) {
+    if (at_blocks < rows.row_unit * blocks || at_blocks >= (rows.row_unit + rows.units) * blocks) {
         return false;
     }
     const int64_t at = at_blocks / blocks;

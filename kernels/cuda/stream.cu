@@ -20,6 +20,7 @@
  * Candidates equal to the boundary are published apart: of a plateau that crosses the boundary only
  * as many parts are gathered as are needed.
  */
+#include "stream_first.cuh"
 #include "stream_parts.cuh"
 #include "stream_sample.cuh"
 #include "stream_scan.cuh"

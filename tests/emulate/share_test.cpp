@@ -38,7 +38,8 @@ void share_rows_out(struct shared_rows *rows)
     };
     SHARED_OBJECT(struct share, share);
     SHARED_OBJECT(struct totals, totals);
-    share_init<1, THREADS>(rows->task, threadIdx.x, share_step(), rows->snap, share, totals.of_warps);
+    share_init<1, THREADS>(rows->task, threadIdx.x, share_step(), rows->snap, share,
+                           totals.of_warps);
     __syncthreads();
     if (threadIdx.x != 0) {
         return;
