@@ -100,9 +100,10 @@ __device__ __forceinline__ void await_candidates(uint32_t n, uint32_t &phases)
     }
 }
 
-/* The finishers' work, part after part. */
+/* The finishers' work, part after part. In a function of its own, as are other roles: the registers
+ * of each are then its own, and what one needs is not spilled by another. */
 template <class Roles>
-__device__ __forceinline__ void finish(const struct select_params &params)
+__device__ __noinline__ void finish(const struct select_params &params)
 {
     auto &shared = state<Roles>();
     uint32_t phases = 0; /* a bit a job: of `scanned` */
