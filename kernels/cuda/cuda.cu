@@ -85,6 +85,7 @@ static const select_launch_function launch_functions[TOPK_FAMILY_COUNT][TOPK_DTY
     {select_launch_stream, select_launch_stream_float16, select_launch_stream_bfloat16}, /* tiles */
     {select_launch_stream, select_launch_stream_float16, select_launch_stream_bfloat16}, /* split */
     {select_launch_cluster, select_launch_cluster_float16, select_launch_cluster_bfloat16},
+    {select_launch_wide, select_launch_wide_float16, select_launch_wide_bfloat16},
 };
 
 static cudaError_t launch_family(const struct topk_plan *plan, const struct select_launch *launch,

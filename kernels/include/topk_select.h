@@ -204,7 +204,8 @@ struct topk_shape {
     X(TOPK_FAMILY_ROW, "row", "row-local exact: a row in registers or shared memory, one read")    \
     X(TOPK_FAMILY_TILES, "tiles", "sampled boundary, rows end to end in equal shares of a block")  \
     X(TOPK_FAMILY_SPLIT, "split", "sampled boundary, few long rows over the whole device")         \
-    X(TOPK_FAMILY_CLUSTER, "cluster", "sampled boundary, few rows, a cluster of blocks each")
+    X(TOPK_FAMILY_CLUSTER, "cluster", "sampled boundary, few rows, a cluster of blocks each")      \
+    X(TOPK_FAMILY_WIDE, "wide", "row-local exact, few rows, in the registers of a cluster each")
 
 enum topk_family {
 #define TOPK_FAMILY_ENUM(name, short_name, text) name,

@@ -62,6 +62,16 @@ static const struct cluster_policy cluster_policies[] = {
 #undef CLUSTER_POLICY
 };
 
+struct wide_policy {
+    int32_t threads, scores, cluster_blocks, rows, above;
+};
+
+static const struct wide_policy wide_policies[] = {
+#define WIDE_POLICY(threads, scores, cluster, rows, above) {threads, scores, cluster, rows, above},
+    TOPK_WIDE_POLICIES(WIDE_POLICY)
+#undef WIDE_POLICY
+};
+
 static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
 static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
 
@@ -360,6 +370,45 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     return true;
 }
 
+/* Whether a policy holds the row, and (when `choosing`) is worth it and the device starts clusters
+ * for all rows. */
+static bool wide_policy_serves(const struct wide_policy *policy, const struct topk_shape *shape,
+                               const struct topk_device *device, bool choosing)
+{
+    int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
+    bool meant_for_order = policy->cluster_blocks > 2 || shape->options.order == TOPK_ORDER_ANY;
+    return policy->cluster_blocks <= cluster_blocks_max(device) &&
+           policy->cluster_blocks <= device->num_multiprocessors &&
+           policy->threads * policy->scores * policy->cluster_blocks >= shape->width &&
+           (!choosing ||
+            (meant_for_order && shape->rows <= rows_max && shape->width > policy->above));
+}
+
+/* A cluster a row; results by value are for `cluster`, where one block has them all. */
+static bool plan_wide(const struct topk_shape *shape, const struct topk_device *device,
+                      int32_t variant, struct topk_plan *plan)
+{
+    bool choosing = variant < 0;
+    variant = choosing ? 0 : variant;
+    while (choosing && variant < COUNT(wide_policies) &&
+           !wide_policy_serves(&wide_policies[variant], shape, device, true)) {
+        variant++;
+    }
+    if (shape->k > (int32_t)TOPK_K_FAST_MAX || shape->options.order == TOPK_ORDER_VALUE ||
+        variant >= COUNT(wide_policies) ||
+        !wide_policy_serves(&wide_policies[variant], shape, device, false)) {
+        return false;
+    }
+    const struct wide_policy *policy = &wide_policies[variant];
+    int64_t clusters = max_i64(1, device->num_multiprocessors / policy->cluster_blocks);
+    plan_begin(shape, device, TOPK_FAMILY_WIDE, plan);
+    plan->variant = variant;
+    plan->threads = policy->threads;
+    plan->cluster_blocks = policy->cluster_blocks;
+    plan->num_blocks = (int32_t)min_i64(shape->rows, clusters) * policy->cluster_blocks;
+    return true;
+}
+
 /* ---- the choice -------------------------------------------------------------------------------
  */
 
@@ -375,6 +424,7 @@ enum topk_status topk_plan_make(const struct topk_shape *shape, const struct top
     bool clustered =
         shape->width > TOPK_CLUSTER_WIDTH_ABOVE && shape->width <= TOPK_CLUSTER_WIDTH_MAX;
     bool planned =
+        plan_wide(shape, device, -1, &plan) ||
         (clustered && plan_cluster(shape, device, -1, &plan)) ||
         plan_row(shape, device, -1, &plan) ||
         plan_stream(shape, device, split ? TOPK_FAMILY_SPLIT : TOPK_FAMILY_TILES, -1, &plan) ||
@@ -410,6 +460,9 @@ enum topk_status topk_plan_make_family(const struct topk_shape *shape,
         break;
     case TOPK_FAMILY_CLUSTER:
         planned = plan_cluster(shape, device, variant, &plan);
+        break;
+    case TOPK_FAMILY_WIDE:
+        planned = plan_wide(shape, device, variant, &plan);
         break;
     default:
         break;

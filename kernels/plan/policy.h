@@ -124,6 +124,27 @@
 #define TOPK_CLUSTER_STATE_BYTES 91648 /* of a block, beside the stages of its ring */
 #define TOPK_CLUSTER_BLOCKS_MAX 16     /* of a cluster; more than 8 are not portable */
 
+/* ---- wide: a row in the registers of a cluster ------------------------------------------------
+ */
+
+/*
+ * X(threads, scores a thread, blocks a cluster, rows, above)
+ * threads * scores * blocks is the widest row; narrower ones than `above` are left to others.
+ * `rows` as of TOPK_CLUSTER_POLICIES; an H200 starts 12 clusters of 8 at once. The planner takes
+ * the first that serves a shape (H200, 2026-11-30: TUNING.md has the times); two blocks a row only
+ * in any order, for to put so much of a row in order costs what they gain.
+ */
+#define TOPK_WIDE_POLICIES(X)                                                                      \
+    X(512, 8, 8, 12, 8192)                                                                         \
+    X(512, 8, 16, 7, 32768)                                                                        \
+    X(512, 16, 16, 7, 65536)                                                                       \
+    X(512, 32, 16, 7, 131072)                                                                      \
+    X(512, 8, 4, 24, 8192)                                                                         \
+    X(512, 12, 6, 16, 16384)                                                                       \
+    X(512, 24, 6, 16, 32768)                                                                       \
+    X(512, 16, 4, 24, 16384)                                                                       \
+    X(512, 32, 2, 66, 16384)
+
 /* ---- plain ---------------------------------------------------------------------------------- */
 
 #define TOPK_PLAIN_THREADS 512

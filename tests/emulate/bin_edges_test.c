@@ -1,8 +1,8 @@
 /*
  * bin_edges_test - rows whose K-th best lies next to an edge of a histogram's bin (half_bins.cuh),
  * with many scores on the one side of it and some just on the other, or is a zero among the
- * smallest numbers, on every policy of the row family. What is told from its neighbours by one key
- * less is counted once, and on the right side.
+ * smallest numbers, on every policy of the families row and wide. What is told from its neighbours
+ * by one key less is counted once, and on the right side.
  */
 #include "emulate.h"
 #include "select_gpu.h"
@@ -79,9 +79,10 @@ static void fill_request(struct inputs_rng *rng, const struct edge_row *like,
     }
 }
 
-/* False where there is no such policy. */
-static bool test_policy(int32_t variant, int32_t round)
+/* False where there is no such policy. `wide` leaves order by value to others. */
+static bool test_policy(enum topk_family family, int32_t variant, int32_t round)
 {
+    const int32_t num_orders = family == TOPK_FAMILY_WIDE ? TOPK_ORDER_VALUE : 3;
     struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), (uint64_t)(variant * ROUNDS + round));
     const struct edge_row like = {
         .within = 300 + (int32_t)inputs_rng_below(&rng, 700),
@@ -90,13 +91,13 @@ static bool test_policy(int32_t variant, int32_t round)
     };
     const struct gpu_spec spec = {
         .inputs = {.num_rows = ROWS, .width = WIDTH, .seed = 1},
-        .options = {.order = (enum topk_order)((variant + round) % 3)},
+        .options = {.order = (enum topk_order)((variant + round) % num_orders)},
         .k = like.beyond + 1 + (int32_t)inputs_rng_below(&rng, 2),
     };
     const struct topk_shape shape = gpu_shape(&spec, false);
     struct gpu_plan plan;
     struct gpu_request request;
-    if (!gpu_plan_init(&shape, TOPK_FAMILY_ROW, variant, &plan)) {
+    if (!gpu_plan_init(&shape, family, variant, &plan)) {
         return false;
     }
     gpu_request_init(&spec, &request);
@@ -106,19 +107,32 @@ static bool test_policy(int32_t variant, int32_t round)
     gpu_enqueue(&plan, &request, NULL);
     CHECK_CUDA(cudaDeviceSynchronize());
     char name[96], detail[ORACLE_DETAIL_SIZE] = "";
-    snprintf(name, sizeof(name), "it_17_row:%d_next_to_an_edge_%d", variant, round);
+    snprintf(name, sizeof(name), "it_17_%s:%d_next_to_an_edge_%d", topk_family_name(family),
+             variant, round);
     gpu_report(name, gpu_request_judge(&request, detail), detail);
     gpu_request_fini(&request);
     gpu_plan_fini(&plan);
     return true;
 }
 
+/* Every round of a policy; false where there is no such policy. */
+static bool test_rounds(enum topk_family family, int32_t variant)
+{
+    int32_t round = 0;
+    while (round < ROUNDS && test_policy(family, variant, round)) {
+        round++;
+    }
+    return round > 0;
+}
+
 int main(void)
 {
-    for (int32_t variant = 0; test_policy(variant, 0); variant++) {
-        for (int32_t round = 1; round < ROUNDS; round++) {
-            test_policy(variant, round);
-        }
+    bool wide = false;
+    for (int32_t variant = 0; test_rounds(TOPK_FAMILY_ROW, variant); variant++) {
     }
+    for (int32_t variant = 0; variant < GPU_VARIANTS_MAX; variant++) {
+        wide = test_rounds(TOPK_FAMILY_WIDE, variant) || wide; /* clusters that a device starts */
+    }
+    gpu_report("it_17_has_policies_of_wide", wide, "no cluster is small enough for this device");
     return gpu_summary();
 }

@@ -8,7 +8,7 @@
 # barrier of the ring stands, after __syncwarp, for the reads of its whole warp; nor that the blocks
 # of a cluster are ordered by what they send each other (st.async on a barrier, between two fences)
 # before one reads what another wrote: lists that the others send to the first, and what it loads
-# from theirs. These reports, and no others, are counted apart, by the files of the write and of the
+# from theirs; counts and entries that the blocks of `wide` send each other. These reports, and no others, are counted apart, by the files of the write and of the
 # read, so build with line information (RelWithDebInfo); an instruction written as PTX is in ptx.cuh.
 set -u
 
@@ -45,6 +45,7 @@ count_races() {
             open = 0
             if (write == "ptx.cuh" && read == "stream_scan.cuh") rings++
             else if (write == "ptx.cuh" && read == "cluster_finish.cuh") lists++
+            else if (write == "ptx.cuh" && read ~ /^wide(_state)?\.cuh?$/) lists++
             else if (write == "cluster_admit.cuh" && read == "ptx.cuh") lists++
             else others++
         }

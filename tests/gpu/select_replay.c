@@ -32,9 +32,10 @@ static const struct {
     {"tiles", 150, 70000, 2048, TOPK_FAMILY_TILES, TOPK_DTYPE_FLOAT32},
     {"tiles_half", 150, 70000, 2048, TOPK_FAMILY_TILES, TOPK_DTYPE_BFLOAT16},
     {"plain", 6, 50000, 3000, TOPK_FAMILY_PLAIN, TOPK_DTYPE_FLOAT32},
-    {"cluster_few", 5, 150001, 2048, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
+    {"cluster_few", 5, 300001, 2048, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
     {"cluster_many", 50, 40000, 300, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
     {"cluster_half", 50, 40000, 300, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT16},
+    {"wide", 5, 100001, 2048, TOPK_FAMILY_WIDE, TOPK_DTYPE_FLOAT32},
 };
 #define NUM_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -277,7 +278,9 @@ static void it_20_lanes_beside_a_process(bool with_clusters)
 {
     for (size_t i = 0; i < NUM_SHAPES; i++) {
         char name[96];
-        if (shapes[i].family == TOPK_FAMILY_CLUSTER && !with_clusters) {
+        const bool clusters =
+            shapes[i].family == TOPK_FAMILY_CLUSTER || shapes[i].family == TOPK_FAMILY_WIDE;
+        if (clusters && !with_clusters) {
             continue;
         }
         snprintf(name, sizeof(name), "it_20_%s_four_lanes_beside_a_process", shapes[i].name);

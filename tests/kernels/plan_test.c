@@ -25,14 +25,28 @@ static struct topk_shape shape_of(int32_t rows, int32_t width, int32_t k)
     return shape;
 }
 
-static struct topk_plan plan_of(const struct topk_device *device, int32_t rows, int32_t width,
-                                int32_t k)
+static struct topk_plan plan_in(enum topk_order order, const struct topk_device *device,
+                                int32_t rows, int32_t width, int32_t k)
 {
     struct topk_shape shape = shape_of(rows, width, k);
     struct topk_plan plan;
+    shape.options.order = order;
     char detail[TOPK_DETAIL_SIZE] = "";
     assert_int_equal(topk_plan_make(&shape, device, &plan, detail), TOPK_OK);
     return plan;
+}
+
+static struct topk_plan plan_of(const struct topk_device *device, int32_t rows, int32_t width,
+                                int32_t k)
+{
+    return plan_in(TOPK_ORDER_ANY, device, rows, width, k);
+}
+
+/* For what `wide` would have in any other order. */
+static struct topk_plan plan_by_value(const struct topk_device *device, int32_t rows, int32_t width,
+                                      int32_t k)
+{
+    return plan_in(TOPK_ORDER_VALUE, device, rows, width, k);
 }
 
 static void assert_family(const struct topk_plan *plan, enum topk_family family)
@@ -57,14 +71,14 @@ static void it_takes_short_rows_into_registers(void **state)
             if (edges[i] > TOPK_CLUSTER_WIDTH_ABOVE && rows <= CLUSTER_ROWS) {
                 continue; /* a cluster's */
             }
-            struct topk_plan plan = plan_of(&h200, rows, edges[i], 2048);
+            struct topk_plan plan = plan_by_value(&h200, rows, edges[i], 2048);
             assert_family(&plan, TOPK_FAMILY_ROW);
             /* No more blocks than run at once: each goes on to the next row. */
             int32_t at_once = row_blocks[plan.variant] * h200.num_multiprocessors;
             assert_int_equal(plan.num_blocks, rows < at_once ? rows : at_once);
         }
     }
-    struct topk_plan plan = plan_of(&h200, CLUSTER_ROWS + 1, 32769, 2048);
+    struct topk_plan plan = plan_by_value(&h200, CLUSTER_ROWS + 1, 32769, 2048);
     assert_family(&plan, TOPK_FAMILY_SPLIT);
 }
 
@@ -78,13 +92,13 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
         for (int32_t width = TOPK_CLUSTER_SLICE_MIN * TOPK_CLUSTER_BLOCKS_MAX;
              width <= TOPK_CLUSTER_WIDTH_MAX; width *= 2) {
-            struct topk_plan plan = plan_of(&h200, edges[i].rows, width, 2048);
+            struct topk_plan plan = plan_by_value(&h200, edges[i].rows, width, 2048);
             assert_family(&plan, TOPK_FAMILY_CLUSTER);
             assert_int_equal(plan.cluster_blocks, edges[i].cluster_blocks);
             assert_int_equal(plan.num_blocks, edges[i].rows * edges[i].cluster_blocks);
             assert_in_range(plan.num_blocks, 1, h200.num_multiprocessors);
         }
-        struct topk_plan row = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_ABOVE, 2048);
+        struct topk_plan row = plan_by_value(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_ABOVE, 2048);
         assert_family(&row, TOPK_FAMILY_ROW);
         struct topk_plan longer = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_MAX + 1, 2048);
         assert_family(&longer, TOPK_FAMILY_SPLIT);
@@ -100,7 +114,7 @@ static void it_gives_no_block_of_a_cluster_a_slice_not_worth_it(void **state)
                     {1, 65535, 8},  {1, 65536, 16}, {1, 24576, 6}, {1, 24575, 4},
                     {24, 16385, 4}, {25, 16385, 3}, {33, 16385, 2}};
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
-        struct topk_plan plan = plan_of(&h200, expected[i].rows, expected[i].width, 2048);
+        struct topk_plan plan = plan_by_value(&h200, expected[i].rows, expected[i].width, 2048);
         assert_family(&plan, TOPK_FAMILY_CLUSTER);
         assert_int_equal(plan.cluster_blocks, expected[i].cluster_blocks);
     }
@@ -128,6 +142,43 @@ static void it_gives_a_cluster_two_to_four_stages(void **state)
     }
 }
 
+static void it_gives_few_rows_of_middle_width_to_wide(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, width, cluster_blocks; /* 0: another family's */
+    } expected[] = {{1, 8192, 0},   {1, 8193, 8},    {12, 32768, 8}, {13, 16384, 4},
+                    {24, 16384, 4}, {25, 16384, 0},  {16, 36864, 6}, {17, 32768, 4},
+                    {24, 32768, 4}, {7, 65536, 16},  {8, 65536, 6},  {16, 73728, 6},
+                    {16, 73729, 0}, {17, 32769, 0},  {7, 65537, 16}, {7, 131072, 16},
+                    {8, 131072, 0}, {7, 262144, 16}, {1, 262145, 0}, {67, 32768, 0},
+                    {25, 16385, 2}, {66, 32768, 2}};
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        for (int32_t order = TOPK_ORDER_ANY; order <= TOPK_ORDER_VALUE; order++) {
+            const struct topk_plan plan =
+                plan_in((enum topk_order)order, &h200, expected[i].rows, expected[i].width, 2048);
+            const int32_t blocks_min = order == TOPK_ORDER_ANY ? 2 : 4; /* two: in any order */
+            const bool wide = expected[i].cluster_blocks >= blocks_min && order != TOPK_ORDER_VALUE;
+            assert_int_equal(plan.family == TOPK_FAMILY_WIDE, wide);
+            if (wide) {
+                assert_int_equal(plan.cluster_blocks, expected[i].cluster_blocks);
+                assert_int_equal(plan.num_blocks, expected[i].rows * plan.cluster_blocks);
+            }
+        }
+    }
+    assert_int_not_equal(plan_of(&h200, 1, 32768, (int32_t)TOPK_K_FAST_MAX + 1).family,
+                         TOPK_FAMILY_WIDE);
+    assert_int_not_equal(plan_of(&a100, 1, 32768, 2048).family, TOPK_FAMILY_WIDE);
+    assert_int_equal(plan_of(&rtx, 1, 73728, 2048).family, TOPK_FAMILY_WIDE); /* up to 8 blocks */
+    assert_int_not_equal(plan_of(&rtx, 1, 73729, 2048).family, TOPK_FAMILY_WIDE);
+    struct topk_shape shape = shape_of(1, 262145, 2048);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_WIDE, -1, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    assert_non_null(strstr(detail, "wide"));
+}
+
 static void it_has_other_families_where_there_are_no_clusters(void **state)
 {
     (void)state;
@@ -140,25 +191,25 @@ static void it_has_other_families_where_there_are_no_clusters(void **state)
             topk_plan_make_family(&shape, without[i], TOPK_FAMILY_CLUSTER, -1, &plan, detail),
             TOPK_E_UNSUPPORTED);
         assert_non_null(strstr(detail, "cluster"));
-        plan = plan_of(without[i], 4, 30000, 2048);
+        plan = plan_by_value(without[i], 4, 30000, 2048);
         assert_family(&plan, TOPK_FAMILY_ROW);
     }
-    plan = plan_of(&rtx, 4, 100000, 2048);
+    plan = plan_by_value(&rtx, 4, 100000, 2048);
     assert_int_not_equal(plan.family, TOPK_FAMILY_CLUSTER);
-    plan = plan_of(&b200, 4, 100000, 2048);
+    plan = plan_by_value(&b200, 4, 100000, 2048);
     assert_family(&plan, TOPK_FAMILY_CLUSTER);
     shape.k = (int32_t)TOPK_K_FAST_MAX + 1;
     assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_CLUSTER, -1, &plan, detail),
                      TOPK_E_UNSUPPORTED);
     struct topk_device small = h200; /* a slice of a device: fewer rows at once */
     small.num_multiprocessors = 33;
-    plan = plan_of(&small, 1, 100000, 2048);
+    plan = plan_by_value(&small, 1, 100000, 2048);
     assert_int_equal(plan.cluster_blocks, 16);
-    plan = plan_of(&small, 2, 100000, 2048);
+    plan = plan_by_value(&small, 2, 100000, 2048);
     assert_int_equal(plan.cluster_blocks, 8);
-    plan = plan_of(&small, 3, 100000, 2048);
+    plan = plan_by_value(&small, 3, 100000, 2048);
     assert_int_equal(plan.cluster_blocks, 6);
-    plan = plan_of(&small, 17, 100000, 2048);
+    plan = plan_by_value(&small, 17, 100000, 2048);
     assert_family(&plan, TOPK_FAMILY_SPLIT);
     small.num_multiprocessors = 14;
     assert_int_equal(topk_plan_make_family(&shape, &small, TOPK_FAMILY_CLUSTER, 0, &plan, detail),
@@ -178,15 +229,16 @@ static void it_has_row_policies_for_few_and_for_many_rows(void **state)
         int32_t rows = 1;
         for (int j = 0; expected[i].limits[j] != 0; j++) {
             int32_t last = expected[i].limits[j];
-            struct topk_plan first = plan_of(&h200, rows, expected[i].width, 64);
+            struct topk_plan first = plan_by_value(&h200, rows, expected[i].width, 64);
             assert_int_equal(last % (h200.num_multiprocessors / 4), 0);
-            assert_int_equal(plan_of(&h200, last, expected[i].width, 64).variant, first.variant);
-            assert_int_not_equal(plan_of(&h200, last + 1, expected[i].width, 64).variant,
+            assert_int_equal(plan_by_value(&h200, last, expected[i].width, 64).variant,
+                             first.variant);
+            assert_int_not_equal(plan_by_value(&h200, last + 1, expected[i].width, 64).variant,
                                  first.variant);
             rows = last + 1;
         }
-        assert_int_equal(plan_of(&h200, rows, expected[i].width, 64).variant,
-                         plan_of(&h200, 1 << 30, expected[i].width, 64).variant);
+        assert_int_equal(plan_by_value(&h200, rows, expected[i].width, 64).variant,
+                         plan_by_value(&h200, 1 << 30, expected[i].width, 64).variant);
     }
     /* Many rows of 4K are counted in full where K is large. */
     int32_t variant = plan_of(&h200, 1000, 4096, 1024).variant;
@@ -481,6 +533,7 @@ int main(void)
         cmocka_unit_test(it_has_row_policies_for_few_and_for_many_rows),
         cmocka_unit_test(it_asks_ahead_where_the_device_can),
         cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
+        cmocka_unit_test(it_gives_few_rows_of_middle_width_to_wide),
         cmocka_unit_test(it_gives_no_block_of_a_cluster_a_slice_not_worth_it),
         cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
         cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),

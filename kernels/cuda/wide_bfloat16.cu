@@ -1,0 +1,3 @@
+/* The wide family for bfloat16 scores. */
+#define SCORE_DTYPE 2
+#include "wide.cu"
