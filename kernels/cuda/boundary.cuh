@@ -175,15 +175,19 @@ static __device__ __forceinline__ uint32_t sample_rank(uint32_t size, uint32_t l
     return sample_ranks_of(size, length, k, margin).low;
 }
 
-/*
- * A bin width for a search from `low` up, where the answer probably lies in the coarse bins up to
- * `high_bin`: these spread over all bins but the highest, which takes what is above.
- */
+/* A bin width for a search from `low` up, where the answer probably lies up to `high`: what lies
+ * between spreads over all bins but the highest, which takes what is above. */
+static __device__ __forceinline__ uint32_t span_shift(uint32_t low, uint32_t high)
+{
+    const uint32_t span = max(high, low) - low;
+    return range_shift(span + (span >> 9) + 1); /* so that span >> shift is at most 2044 */
+}
+
+/* The same up to the end of a coarse bin. */
 static __device__ __forceinline__ uint32_t bracket_shift(uint32_t low, uint32_t high_bin)
 {
     const uint32_t high = high_bin + 1 < TOPK_BINS ? coarse_floor(high_bin + 1) - 1 : KEY_PLUS_INF;
-    const uint32_t span = max(high, low) - low;
-    return range_shift(span + (span >> 9) + 1); /* so that span >> shift is at most 2044 */
+    return span_shift(low, high);
 }
 
 /* A proposal: the lowest key to admit, and where the answer then probably lies. */

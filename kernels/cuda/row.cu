@@ -18,6 +18,7 @@
  * These kernels are bound by the instructions they issue, not by memory: count instructions a score
  * before adding any.
  */
+#include "half_bins.cuh"
 #include "row_quick.cuh"
 
 namespace
@@ -90,32 +91,67 @@ struct proposal {
     uint32_t low, shift;
 };
 
-/* What a sample proposes; a low of KEY_NAN admits all. Three barriers. */
+/*
+ * The sample is counted by the first 11 bits of a score's float16, cut off towards zero, in the
+ * order of scores: 32 bins a binade. All that is no number, also what lies beyond the row, is in
+ * the highest bin.
+ */
+#define SAMPLE_SHIFT 5
+#define SAMPLE_NAN (TOPK_BINS - 1u)             /* the bin of NaN */
+#define SAMPLE_INF (0xfc00u >> SAMPLE_SHIFT)    /* of +inf */
+#define SAMPLE_LOWEST (0x0400u >> SAMPLE_SHIFT) /* of the lowest finite numbers */
+static_assert(TOPK_BINS == 0x10000 >> SAMPLE_SHIFT, "a bin for every pattern");
+
+/* Counts two scores of a sample. */
+__device__ __forceinline__ void count_sampled(float first, float second, uint32_t *bins)
+{
+    const uint32_t pair = half_pair(first, second);
+    const uint32_t negative = (pair >> 15 & 0x00010001u) * 0xffffu;
+    const uint32_t ordered = pair ^ (negative | 0x80008000u);
+    atomicAdd(&bins[(ordered & 0xffffu) >> SAMPLE_SHIFT], 1u);
+    atomicAdd(&bins[ordered >> (16 + SAMPLE_SHIFT)], 1u);
+}
+
+/* The lowest key of a bin or higher ones; of what is no finite number any key may be told. */
+__device__ __forceinline__ uint32_t sampled_floor(uint32_t bin)
+{
+    if (bin < SAMPLE_LOWEST) {
+        return KEY_NAN;
+    }
+    return bin < SAMPLE_INF ? half_floor(bin << SAMPLE_SHIFT) : KEY_PLUS_INF;
+}
+
+/*
+ * What a sample proposes; a low of KEY_NAN admits all. The upper side of the bracket has half the
+ * margin: what is above shares a bin, and a search that ends there goes on in it. Three barriers.
+ */
 template <int THREADS, int SCORES, int SAMPLE_EVERY>
 __device__ __forceinline__ struct proposal propose(const struct register_source<SCORES> &source,
                                                    uint32_t k, float margin,
                                                    struct row_shared &shared)
 {
-    const int32_t exist = source.existing();
+    static_assert(SCORES % (2 * SAMPLE_EVERY) == 0, "two at a time");
+    uint32_t *bins = coarse_bins(shared);
+    if (warp_has_scores<SCORES>(source.length)) {
 #pragma unroll
-    for (int j = 0; j < SCORES; j += SAMPLE_EVERY) {
-        uint32_t key = source.key(j, exist);
-        if (key != 0) {
-            atomicAdd(&coarse_bins(shared)[coarse_bin(key)], 1u);
+        for (int j = 0; j < SCORES; j += 2 * SAMPLE_EVERY) {
+            count_sampled(source.scores[j], source.scores[j + SAMPLE_EVERY], bins);
         }
     }
     const uint32_t length = (uint32_t)source.length;
-    const struct sample_ranks ranks =
+    struct sample_ranks ranks =
         sample_ranks_of(sample_size<SAMPLE_EVERY>(length), length, k, margin);
+    ranks.high += ranks.high > 0 ? (ranks.low - ranks.high) / 4 : 0;
     block_sync<THREADS>();
+    const uint32_t no_numbers = bins[SAMPLE_NAN];
     uint32_t high_bin;
-    const struct rank_bin found = find_ranks<THREADS, true>(coarse_bins(shared), shared.rank,
-                                                            ranks.low, ranks.high, &high_bin);
-    clear_bins<THREADS>(coarse_bins(shared));
+    const struct rank_bin found = find_ranks<THREADS, true>(
+        bins, shared.rank, ranks.low + no_numbers, ranks.high + no_numbers, &high_bin);
+    clear_bins<THREADS>(bins);
     struct proposal proposal;
-    proposal.low = found.total < ranks.low ? KEY_NAN : coarse_floor(found.bin);
-    proposal.shift =
-        ranks.high > 0 ? bracket_shift(proposal.low, high_bin) : first_shift(proposal.low);
+    proposal.low = found.total < ranks.low + no_numbers ? KEY_NAN : sampled_floor(found.bin);
+    proposal.shift = ranks.high > 0 ? span_shift(proposal.low, sampled_floor(high_bin + 1) - 1)
+                                    : first_shift(proposal.low);
     return proposal;
 }
 
