@@ -116,22 +116,27 @@ static __device__ __forceinline__ void clear_own(uint32_t *bins)
 }
 
 /* The bin of a thread's own that holds rank `need`: it has those from `first`, and there are
- * `above` in higher ones. Its lowest when none does. */
+ * `above` in higher ones. Its lowest when none does. No comparison waits for another. */
 template <int EACH>
 static __device__ __forceinline__ struct rank_bin rank_within(const uint32_t (&count)[EACH],
                                                               uint32_t first, uint32_t above,
                                                               uint32_t need, uint32_t total)
 {
-    uint32_t bin = first + EACH - 1, in_bin = count[EACH - 1];
+    uint32_t higher[EACH]; /* counts in bins above that one */
+    higher[EACH - 1] = above;
 #pragma unroll
     for (int i = EACH - 1; i > 0; i--) {
-        if (above + in_bin < need && bin == first + i) {
-            above += in_bin;
-            bin = first + i - 1;
-            in_bin = count[i - 1];
+        higher[i - 1] = higher[i] + count[i];
+    }
+    struct rank_bin found = {first + EACH - 1, above, count[EACH - 1], total};
+#pragma unroll
+    for (int i = EACH - 2; i >= 0; i--) {
+        if (higher[i] < need) {
+            found.bin = first + i;
+            found.above = higher[i];
+            found.count = count[i];
         }
     }
-    const struct rank_bin found = {bin, above, in_bin, total};
     return found;
 }
 
@@ -166,6 +171,20 @@ scan_counts(const uint32_t (&count)[EACH], uint32_t own, uint32_t need, struct r
         found.count = four.z;
     }
     return found;
+}
+
+/* The bin that holds rank `need`, as scan_counts() finds it, of bins which it clears: they may be
+ * used again after its two barriers. */
+template <int THREADS>
+static __device__ __forceinline__ struct rank_bin scan_bins(uint32_t *bins, uint32_t need,
+                                                            struct rank_shared &shared)
+{
+    constexpr int EACH = TOPK_BINS / THREADS;
+    uint32_t *own_bins = bins + TOPK_BINS - (threadIdx.x + 1) * EACH;
+    uint32_t count[EACH];
+    const uint32_t own = load_bins<EACH>(own_bins, count);
+    clear_own<EACH>(own_bins);
+    return scan_counts<THREADS, EACH>(count, own, need, shared);
 }
 
 /* The second half of find_rank: one warp looks for the warp whose bins hold the rank, then there.
@@ -380,7 +399,7 @@ struct rank_group {
  * that. LIST: whether a pass over the source is cheap, so that a small group is collected, and a
  * plateau looked for before another histogram. FEW: with a group of so many keys or fewer the
  * search ends, and leaves that to the caller; *group_p is then set in any case (count is all ones
- * where it is not known, of a plateau).
+ * where it is not known, of a plateau). Few warps then search: all of them at once.
  *
  * bins[] is zero at the call, and again after the caller's next barrier. Four barriers for a search
  * that ends in its first range.
@@ -396,8 +415,13 @@ find_cut(const Source &source, uint32_t low, uint32_t high, uint32_t shift, uint
     for (;;) {
         count_keys(source, low, high, shift, bins);
         block_sync<THREADS>();
-        const struct rank_bin found = find_rank<THREADS>(bins, shared, need);
-        clear_bins<THREADS>(bins);
+        struct rank_bin found;
+        if constexpr (FEW > 0) {
+            found = scan_bins<THREADS>(bins, need, shared);
+        } else {
+            found = find_rank<THREADS>(bins, shared, need);
+            clear_bins<THREADS>(bins);
+        }
         if (found.total < need) { /* the proposed range was too high */
             if (low <= KEY_NAN) { /* or the source changed: all that is left, if anything */
                 cut = {low, need, true};
