@@ -172,6 +172,39 @@ static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CAN
     return true;
 }
 
+/*
+ * How candidates are dealt to THREADS threads where each is looked at: four neighbours at a time,
+ * and those that are left one by one to the last threads. Calls visit(score, bit) for every one of
+ * the calling thread's, with a bit of a word for each: as candidate_at().
+ */
+#define SINGLE_BIT 31 /* of what is left; the others from bit 0 on */
+template <int THREADS, class Visit>
+static __device__ __forceinline__ void each_score(const float *scores, uint32_t count,
+                                                  const Visit &visit)
+{
+    const float4 *quads = reinterpret_cast<const float4 *>(scores);
+    uint32_t bit = 1;
+#pragma unroll 2
+    for (uint32_t quad = threadIdx.x; quad < count / 4; quad += THREADS, bit <<= 4) {
+        const float4 four = quads[quad];
+        visit(four.x, bit);
+        visit(four.y, bit << 1);
+        visit(four.z, bit << 2);
+        visit(four.w, bit << 3);
+    }
+    if (threadIdx.x + count % 4 >= THREADS) {
+        visit(scores[count - (THREADS - threadIdx.x)], 1u << SINGLE_BIT);
+    }
+}
+
+/* Which candidate a bit of the calling thread's stands for; for few. */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t candidate_at(uint32_t bit, uint32_t count)
+{
+    return bit == SINGLE_BIT ? count - (THREADS - threadIdx.x)
+                             : 4 * (threadIdx.x + bit / 4 * THREADS) + bit % 4;
+}
+
 /* The candidates as a source of keys (rank.cuh). */
 template <int THREADS>
 struct candidate_source {
@@ -199,11 +232,10 @@ static __device__ __forceinline__ void count_keys(const struct candidate_source<
 {
     if (low > KEY_ZERO && low == source.lowest && high == KEY_MAX) {
         const uint32_t bias = (1u << shift) - 1u - key_floor_bits(low); /* low has bin 0 alone */
-#pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < source.count; i += THREADS) {
-            const uint32_t bin = (__float_as_uint(source.scores[i]) + bias) >> shift;
+        each_score<THREADS>(source.scores, source.count, [&](float score, uint32_t) {
+            const uint32_t bin = (__float_as_uint(score) + bias) >> shift;
             atomicAdd(&bins[min(bin, TOPK_BINS - 1u)], 1u);
-        }
+        });
         return;
     }
     source.each_in(low, high, [&](uint32_t offset) {

@@ -177,32 +177,36 @@ __device__ __noinline__ void write_by_value(const struct select_params &params, 
     clear_histograms<THREADS>(shared.finish);
 }
 
-/* Bit i: candidate threadIdx.x + i * THREADS, one of `count`, is selected. */
+/* Bits of the calling thread's candidates (each_score) that are selected. */
 template <class Roles>
 __device__ __forceinline__ uint32_t selected_marks(uint32_t n, const struct selection &selection,
                                                    uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
-    constexpr int CANDIDATES = Roles::CANDIDATES;
-    static_assert(CANDIDATES / THREADS <= 32, "one bit a candidate of a thread");
+    static_assert(Roles::CANDIDATES / THREADS < SINGLE_BIT, "one bit a candidate of a thread");
     auto &frontier = frontier_at<Roles>(n);
-    const bool by_score = selection.position == 0xffffffffu && selection.key >= KEY_MINUS_INF;
     const float low = __uint_as_float(key_floor_bits(selection.key));
-    uint32_t marks = 0, bit = 1;
-#pragma unroll 4
-    for (uint32_t at = threadIdx.x; at < count; at += THREADS, bit += bit) {
-        const float score = frontier.scores[at];
-        const bool is_one =
-            by_score ? score >= low : is_selected(selection, key_of(score), frontier.positions[at]);
-        marks |= is_one ? bit : 0u;
+    uint32_t marks = 0, tied = 0;
+    if (selection.position == 0xffffffffu && selection.key >= KEY_MINUS_INF) {
+        each_score<THREADS>(frontier.scores, count,
+                            [&](float score, uint32_t bit) { marks |= score >= low ? bit : 0u; });
+        return marks;
+    }
+    each_score<THREADS>(frontier.scores, count, [&](float score, uint32_t bit) {
+        const uint32_t key = key_of(score);
+        marks |= key > selection.key ? bit : 0u;
+        tied |= key == selection.key ? bit : 0u;
+    });
+    for (; tied != 0; tied &= tied - 1) {
+        const uint32_t bit = (uint32_t)__ffs((int)tied) - 1;
+        const uint32_t position = frontier.positions[candidate_at<THREADS>(bit, count)];
+        marks |= position <= selection.position ? 1u << bit : 0u;
     }
     return marks;
 }
 
-/*
- * Bit i: candidate threadIdx.x + i * THREADS, one of `count`, ranks above the group. Those in the
- * group are listed, in any order.
- */
+/* Bits of the calling thread's candidates (each_score) that rank above the group. Those in it are
+ * listed, in any order. */
 template <class Roles>
 __device__ __forceinline__ uint32_t marks_above(uint32_t n, const struct rank_group &group,
                                                 uint32_t count)
@@ -212,16 +216,15 @@ __device__ __forceinline__ uint32_t marks_above(uint32_t n, const struct rank_gr
     auto &frontier = frontier_at<Roles>(n);
     const float from = __uint_as_float(key_floor_bits(group.low));
     const float above = __uint_as_float(key_floor_bits(min(group.high, KEY_PLUS_INF) + 1));
-    uint32_t marks = 0, reach = 0, bit = 1;
-#pragma unroll 4
-    for (uint32_t at = threadIdx.x; at < count; at += THREADS, bit += bit) {
-        const float score = frontier.scores[at];
+    uint32_t marks = 0, reach = 0, all = 0;
+    each_score<THREADS>(frontier.scores, count, [&](float score, uint32_t bit) {
         marks |= score >= above ? bit : 0u;
         reach |= score >= from ? bit : 0u;
-    }
-    reach = group.low <= KEY_NAN ? bit - 1 : reach; /* every one, NaN too */
+        all |= bit;
+    });
+    reach = group.low <= KEY_NAN ? all : reach; /* every one, NaN too */
     for (uint32_t rest = reach & ~marks; rest != 0; rest &= rest - 1) {
-        const uint32_t at = threadIdx.x + ((uint32_t)__ffs((int)rest) - 1) * THREADS;
+        const uint32_t at = candidate_at<THREADS>((uint32_t)__ffs((int)rest) - 1, count);
         finish.group[atomicAdd(&finish.rank.list_count, 1u)] =
             sort_entry(key_of(frontier.scores[at]), frontier.positions[at]);
     }
@@ -285,10 +288,21 @@ __device__ __forceinline__ uint32_t *list_selected(uint32_t n, uint32_t count)
     }
     slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
     block_sync<THREADS>(); /* all scores are read: positions take their place */
-    while (marks != 0) {
-        const uint32_t i = 31u - (uint32_t)__clz((int)marks);
-        marks ^= 1u << i;
-        list[slot++] = frontier.positions[threadIdx.x + i * THREADS];
+    const uint4 *quads = reinterpret_cast<const uint4 *>(frontier.positions);
+    uint32_t rest = marks;
+#pragma unroll 2
+    for (uint32_t quad = threadIdx.x; quad < count / 4; quad += THREADS, rest >>= 4) {
+        const uint4 four = quads[quad];
+        const uint32_t position[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            if ((rest >> i & 1u) != 0) {
+                list[slot++] = position[i];
+            }
+        }
+    }
+    if (marks >> SINGLE_BIT != 0) {
+        list[slot] = frontier.positions[candidate_at<THREADS>(SINGLE_BIT, count)];
     }
     if (listed) {
         list_group<THREADS>(group, shared.finish, list + (uint32_t)shared.task.k - group.take);
