@@ -31,10 +31,10 @@ struct frontier_shared {
 
 #define GROUP_LIST 128 /* choice: a group of so many is ranked by comparison, an entry a thread */
 
-/* What a selection among candidates needs beside them; bins are zero between its uses. */
+/* What a selection among candidates needs beside them. Both histograms are zero before each. */
 struct finish_shared {
     alignas(16) uint32_t bins[TOPK_BINS];   /* exact search; with `more`: the sort buffer */
-    alignas(16) uint32_t more[TOPK_BINS];   /* bits of positions; bounds of parts */
+    alignas(16) uint32_t more[TOPK_BINS];   /* bits of positions; bounds of parts; selected */
     alignas(16) uint64_t group[GROUP_LIST]; /* entries of a group, as order.cuh sorts them */
     struct rank_shared rank;
     struct emit_shared emit;

@@ -127,13 +127,11 @@ __device__ __noinline__ void finish(const struct select_params &params)
             select_whole<Roles::THREADS>(sink_at<Roles>(params, n), job.segment.length,
                                          shared.task.k, params.by_value != 0,
                                          sort_buffer(shared.finish));
-            if (params.by_value) {
-                clear_histograms<Roles::THREADS>(shared.finish);
-            }
         } else {
             finish_part<Roles>(params, n);
         }
         block_sync<Roles::THREADS>(); /* the buffers are free */
+        clear_histograms<Roles::THREADS>(shared.finish);
         if (threadIdx.x == 0) {
             frontier_clear(frontier_at<Roles>(n));
             mbarrier_arrive(&shared.hand_over.freed[n % JOBS]);

@@ -117,7 +117,7 @@ __device__ __noinline__ uint32_t scan_again(uint32_t n, uint32_t low)
     return frontier.count;
 }
 
-/* The sort buffer lies over both histograms, which must be zero again afterwards. */
+/* The sort buffer lies over both histograms. */
 __device__ __forceinline__ uint64_t *sort_buffer(struct finish_shared &finish)
 {
     static_assert(2 * TOPK_BINS * sizeof(uint32_t) >= TOPK_K_FAST_MAX * sizeof(uint64_t),
@@ -173,8 +173,6 @@ __device__ __noinline__ void write_by_value(const struct select_params &params, 
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);
     sink_put_sorted<THREADS, LOOK_UPS>(sink_at<Roles>(params, n), entries, k);
-    block_sync<THREADS>();
-    clear_histograms<THREADS>(shared.finish);
 }
 
 /* Bits of the calling thread's candidates (each_score) that are selected. */
@@ -231,11 +229,11 @@ __device__ __forceinline__ uint32_t marks_above(uint32_t n, const struct rank_gr
     return marks;
 }
 
-/* Writes the positions of the best `take` of the listed group to `list`. All threads call, after a
- * barrier. */
-template <int THREADS>
-__device__ __forceinline__ void list_group(const struct rank_group &group,
-                                           struct finish_shared &finish, uint32_t *list)
+/* Calls put(rank, entry) for each of the best `take` of the listed group, a thread an entry. All
+ * threads call, after a barrier. */
+template <int THREADS, class Put>
+__device__ __forceinline__ void rank_listed(const struct rank_group &group,
+                                            struct finish_shared &finish, const Put &put)
 {
     static_assert(GROUP_LIST <= THREADS, "an entry a thread");
     if (threadIdx.x == 0) {
@@ -249,46 +247,19 @@ __device__ __forceinline__ void list_group(const struct rank_group &group,
             rank += finish.group[i] > own ? 1u : 0u;
         }
         if (rank < group.take) {
-            list[rank] = ~(uint32_t)own;
+            put(rank, own);
         }
     }
 }
 
-/*
- * Puts the positions of the best k of `count` candidates (at least k) where the scores were, in any
- * order. All threads call, after a barrier; ends with one. Candidates between those that are surely
- * selected and those that are not are few as a rule: they are listed in the same pass that marks
- * the former, ties and all.
- */
+/* Puts the positions of the marked side by side, from `list` on. */
 template <class Roles>
-__device__ __forceinline__ uint32_t *list_selected(uint32_t n, uint32_t count)
+__device__ __forceinline__ void list_marked(uint32_t n, uint32_t marks, uint32_t count,
+                                            uint32_t *list)
 {
     constexpr int THREADS = Roles::THREADS;
-    auto &shared = state<Roles>();
-    auto &frontier = frontier_at<Roles>(n);
-    uint32_t *list = reinterpret_cast<uint32_t *>(frontier.scores);
-    const struct rank_group group =
-        frontier_group<THREADS, Roles::CANDIDATES>(count, frontier, shared.finish);
-    const bool all = group.count == group.take, listed = !all && group.count <= GROUP_LIST;
-    uint32_t marks;
-    if (listed) {
-        marks = marks_above<Roles>(n, group, count);
-    } else {
-        struct selection selection = {group.low, 0xffffffffu};
-        if (!all) {
-            selection.position = plateau_position<THREADS, Roles::CANDIDATES>(
-                count, group.low, group.take, frontier, shared.finish);
-        }
-        marks = selected_marks<Roles>(n, selection, count);
-    }
-    const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
-    uint32_t slot = 0;
-    if (lane_index() == 31) {
-        slot = atomicAdd(&shared.written, prefix);
-    }
-    slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
-    block_sync<THREADS>(); /* all scores are read: positions take their place */
-    const uint4 *quads = reinterpret_cast<const uint4 *>(frontier.positions);
+    const uint32_t *positions = frontier_at<Roles>(n).positions;
+    const uint4 *quads = reinterpret_cast<const uint4 *>(positions);
     uint32_t rest = marks;
 #pragma unroll 2
     for (uint32_t quad = threadIdx.x; quad < count / 4; quad += THREADS, rest >>= 4) {
@@ -297,18 +268,56 @@ __device__ __forceinline__ uint32_t *list_selected(uint32_t n, uint32_t count)
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             if ((rest >> i & 1u) != 0) {
-                list[slot++] = position[i];
+                *list++ = position[i];
             }
         }
     }
     if (marks >> SINGLE_BIT != 0) {
-        list[slot] = frontier.positions[candidate_at<THREADS>(SINGLE_BIT, count)];
+        *list = positions[candidate_at<THREADS>(SINGLE_BIT, count)];
     }
-    if (listed) {
-        list_group<THREADS>(group, shared.finish, list + (uint32_t)shared.task.k - group.take);
+}
+
+/*
+ * Puts the positions of the best k of `count` candidates (at least k) in `list`, in any order, but
+ * for the best of a last group, which is returned (rank_listed). Candidates between those that are
+ * surely selected and those that are not are few as a rule: they are listed in the same pass that
+ * marks the former, ties and all. All threads call, after a barrier; ends with one. OVER_SCORES:
+ * the list lies where the scores are.
+ */
+template <class Roles, bool OVER_SCORES>
+__device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t count,
+                                                           uint32_t *list)
+{
+    constexpr int THREADS = Roles::THREADS;
+    auto &shared = state<Roles>();
+    auto &frontier = frontier_at<Roles>(n);
+    struct rank_group group =
+        frontier_group<THREADS, Roles::CANDIDATES>(count, frontier, shared.finish);
+    const bool all = group.count == group.take;
+    uint32_t marks;
+    if (!all && group.count <= GROUP_LIST) {
+        marks = marks_above<Roles>(n, group, count);
+    } else {
+        struct selection selection = {group.low, 0xffffffffu};
+        if (!all) {
+            selection.position = plateau_position<THREADS, Roles::CANDIDATES>(
+                count, group.low, group.take, frontier, shared.finish);
+        }
+        marks = selected_marks<Roles>(n, selection, count);
+        group.count = group.take = 0; /* nothing is left to be ranked */
     }
+    const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
+    uint32_t slot = 0;
+    if (lane_index() == 31) {
+        slot = atomicAdd(&shared.written, prefix);
+    }
+    slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
+    if (OVER_SCORES) {
+        block_sync<THREADS>(); /* all scores are read */
+    }
+    list_marked<Roles>(n, marks, count, list + slot);
     block_sync<THREADS>();
-    return list;
+    return group;
 }
 
 /*
@@ -357,8 +366,7 @@ __device__ __forceinline__ uint32_t count_before(const uint32_t *words, uint16_t
 
 /*
  * Puts a list of k positions below `length` in ascending order, in `ordered`; `before` has room for
- * a window's words. All threads call, after a barrier; ends with one, and the histograms are clear
- * again after another.
+ * a window's words. All threads call, after a barrier; ends with one.
  */
 template <class Roles>
 __device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k, uint32_t length,
@@ -394,40 +402,71 @@ __device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k
             }
         }
         block_sync<THREADS>();
-        clear_histograms<THREADS>(finish);
         if (window + WINDOW < length) {
+            clear_histograms<THREADS>(finish);
             block_sync<THREADS>();
         }
     }
 }
 
-/* Writes the best k of `count` candidates in any order, or by position. All threads call, after a
- * barrier; the histograms are clear again after the caller's next barrier. */
+/* Writes the best k of `count` candidates by position. All threads call, after a barrier. */
 template <class Roles>
-__device__ __forceinline__ void write_positions(const struct select_params &params, uint32_t n,
-                                                uint32_t count)
+__device__ __forceinline__ void write_by_position(const struct select_params &params, uint32_t n,
+                                                  uint32_t count)
 {
+    constexpr int THREADS = Roles::THREADS;
     static_assert(Roles::CANDIDATES >= WINDOW_WORDS / 2 + (int)TOPK_K_FAST_MAX, "both fit");
+    auto &frontier = frontier_at<Roles>(n);
     const uint32_t k = (uint32_t)state<Roles>().task.k;
-    uint32_t *list = list_selected<Roles>(n, count);
-    if (params.by_position) {
-        uint32_t *before = frontier_at<Roles>(n).positions, *ordered = before + WINDOW_WORDS / 2;
-        order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length,
-                               reinterpret_cast<uint16_t *>(before), ordered);
-        list = ordered;
-    }
-    sink_put_staged<Roles::THREADS, LOOK_UPS>(sink_at<Roles>(params, n), list, k);
+    uint32_t *list = reinterpret_cast<uint32_t *>(frontier.scores);
+    const struct rank_group group = list_selected<Roles, true>(n, count, list);
+    rank_listed<THREADS>(group, state<Roles>().finish, [&](uint32_t rank, uint64_t entry) {
+        list[k - group.take + rank] = ~(uint32_t)entry;
+    });
+    block_sync<THREADS>();
+    uint32_t *before = frontier.positions, *ordered = before + WINDOW_WORDS / 2;
+    order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length,
+                           reinterpret_cast<uint16_t *>(before), ordered);
+    sink_put_staged<THREADS, LOOK_UPS>(sink_at<Roles>(params, n), ordered, k);
 }
 
-/* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. */
+/* Writes the best k of `count` candidates in any order. All threads call, after a barrier. */
+template <class Roles>
+__device__ __forceinline__ void write_in_no_order(const struct select_params &params, uint32_t n,
+                                                  uint32_t count)
+{
+    constexpr int THREADS = Roles::THREADS;
+    auto &finish = state<Roles>().finish;
+    const uint32_t k = (uint32_t)state<Roles>().task.k;
+    const struct rank_group group = list_selected<Roles, false>(n, count, finish.more);
+    const uint32_t sure = k - group.take;
+    const struct sink sink = sink_at<Roles>(params, n);
+    if (sink.plain) {
+        rank_listed<THREADS>(group, finish, [&](uint32_t rank, uint64_t entry) {
+            __stcg(&sink.indices[sure + rank], (int32_t)(~(uint32_t)entry));
+        });
+        sink_put_staged<THREADS>(sink, finish.more, sure);
+        return;
+    }
+    rank_listed<THREADS>(group, finish, [&](uint32_t rank, uint64_t entry) {
+        finish.more[sure + rank] = ~(uint32_t)entry;
+    });
+    block_sync<THREADS>();
+    sink_put_staged<THREADS, LOOK_UPS>(sink, finish.more, k);
+}
+
+/* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. The
+ * histograms hold anything then. */
 template <class Roles>
 __device__ __noinline__ void write_frontier(const struct select_params &params, uint32_t n,
                                             uint32_t count)
 {
     if (params.by_value) {
         write_by_value<Roles>(params, n, count);
+    } else if (params.by_position) {
+        write_by_position<Roles>(params, n, count);
     } else {
-        write_positions<Roles>(params, n, count);
+        write_in_no_order<Roles>(params, n, count);
     }
 }
 
