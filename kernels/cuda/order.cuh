@@ -138,6 +138,12 @@ static __device__ __forceinline__ void sink_put_sorted(const struct sink &sink,
     }
 }
 
+/* Whether a result is positions with an offset, which is 0 of a plain one. */
+static __device__ __forceinline__ bool sink_adds(const struct sink &sink)
+{
+    return sink.pages == nullptr && sink.values == nullptr;
+}
+
 /*
  * Writes staged positions (in shared memory, aligned to 16 bytes) as the result, in whole sectors;
  * BATCH as above. All THREADS threads call, after a barrier.
@@ -146,14 +152,16 @@ template <int THREADS, int BATCH = 1>
 static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
                                                        const uint32_t *stage, uint32_t k)
 {
-    if (sink.plain && reinterpret_cast<uintptr_t>(sink.indices) % 16 == 0) {
+    if (sink_adds(sink) && reinterpret_cast<uintptr_t>(sink.indices) % 16 == 0) {
+        const uint32_t offset = (uint32_t)sink.offset;
         for (uint32_t i = threadIdx.x; i < k / 4; i += THREADS) {
-            __stcg(reinterpret_cast<int4 *>(sink.indices) + i,
-                   reinterpret_cast<const int4 *>(stage)[i]);
+            const uint4 four = reinterpret_cast<const uint4 *>(stage)[i];
+            __stcg(reinterpret_cast<uint4 *>(sink.indices) + i,
+                   make_uint4(four.x + offset, four.y + offset, four.z + offset, four.w + offset));
         }
         if (threadIdx.x < k % 4) {
             const uint32_t last = k - k % 4 + threadIdx.x;
-            __stcg(&sink.indices[last], (int32_t)stage[last]);
+            __stcg(&sink.indices[last], (int32_t)(stage[last] + offset));
         }
         return;
     }

@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(THREADS, TOPK_PLAIN_BLOCKS)
             shared.counts.direct += length > task.k ? 1u : 0u;
         }
         const score_t *scores = task_row(task, row);
-        const struct sink sink = sink_open(params.args, scores, row);
+        const struct sink sink =
+            sink_open(*params.args, scores, row, row_offset(*params.args, row));
         if (length <= task.k) {
             select_whole<THREADS>(sink, length, task.k, params.by_value != 0, entries);
             continue;

@@ -54,13 +54,13 @@ __device__ __forceinline__ void finish_part(const struct select_params &params, 
     if (job.segment.num_parts > 1) {
         const struct workspace workspace = workspace_at(params.workspace, gridDim.x);
         if (publish_part<Roles>(n, workspace, count)) {
-            route = complete_row<Roles>(params, n, workspace);
+            route = complete_row<Roles>(n, workspace);
         }
     } else if (count >= (uint32_t)shared.task.k) {
-        write_frontier<Roles>(params, n, count);
+        write_frontier<Roles>(n, count);
         route = job.boundary.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
     } else {
-        route = recover<Roles>(params, n);
+        route = recover<Roles>(n);
     }
     if (threadIdx.x == 0) {
         shared.counts.scores_read += job.boundary.sampled + (job.segment.end - job.segment.begin);
@@ -100,12 +100,31 @@ __device__ __forceinline__ void await_candidates(uint32_t n, uint32_t &phases)
     }
 }
 
+/* What the results of all rows need, and the end. Ends with a barrier. */
+template <class Roles>
+__device__ __forceinline__ void copy_args(const struct select_params &params)
+{
+    constexpr uint32_t WORDS = sizeof(struct topk_args) / sizeof(uint32_t);
+    static_assert(WORDS * sizeof(uint32_t) == sizeof(struct topk_args) && WORDS <= Roles::THREADS,
+                  "a word a thread");
+    if (threadIdx.x < WORDS) {
+        reinterpret_cast<uint32_t *>(&state<Roles>().args)[threadIdx.x] =
+            reinterpret_cast<const uint32_t *>(params.args)[threadIdx.x];
+    }
+    if (threadIdx.x == 0) {
+        state<Roles>().by_value = params.by_value != 0;
+        state<Roles>().by_position = params.by_position != 0;
+    }
+    block_sync<Roles::THREADS>();
+}
+
 /* The finishers' work, part after part. In a function of its own, as are other roles: the registers
  * of each are then its own, and what one needs is not spilled by another. */
 template <class Roles>
 __device__ __noinline__ void finish(const struct select_params &params)
 {
     auto &shared = state<Roles>();
+    copy_args<Roles>(params);
     uint32_t phases = 0; /* a bit a job: of `scanned` */
     for (uint32_t n = 0;; n++) {
         wait_for(shared.hand_over.ready, n);
@@ -117,6 +136,7 @@ __device__ __noinline__ void finish(const struct select_params &params)
         if (threadIdx.x == 0) {
             shared.written = 0;
             shared.overflowed = false;
+            shared.offset = row_offset(shared.args, job.segment.row);
             frontier_begin(job.boundary, (uint32_t)shared.task.k, (uint32_t)job.segment.length,
                            frontier_at<Roles>(n));
             shared.counts.clamped += job.segment.starts && job.segment.clamped ? 1u : 0u;
@@ -124,9 +144,8 @@ __device__ __noinline__ void finish(const struct select_params &params)
         }
         await_candidates<Roles>(n, phases);
         if (is_whole) {
-            select_whole<Roles::THREADS>(sink_at<Roles>(params, n), job.segment.length,
-                                         shared.task.k, params.by_value != 0,
-                                         sort_buffer(shared.finish));
+            select_whole<Roles::THREADS>(sink_at<Roles>(n), job.segment.length, shared.task.k,
+                                         params.by_value != 0, sort_buffer(shared.finish));
         } else {
             finish_part<Roles>(params, n);
         }
@@ -139,7 +158,7 @@ __device__ __noinline__ void finish(const struct select_params &params)
     }
     if (threadIdx.x == 0) {
         shared.counts.clamped += blockIdx.x == 0 ? shared.task.clamped : 0;
-        routes_add(params.args->routes, shared.counts);
+        routes_add(shared.args.routes, shared.counts);
     }
 }
 

@@ -229,8 +229,7 @@ __device__ __forceinline__ void gather(uint32_t n, const struct workspace &works
 
 /* The last part to arrive completes the row. */
 template <class Roles>
-__device__ __noinline__ enum route complete_row(const struct select_params &params, uint32_t n,
-                                                const struct workspace workspace)
+__device__ __noinline__ enum route complete_row(uint32_t n, const struct workspace workspace)
 {
     constexpr int THREADS = Roles::THREADS;
     constexpr int CANDIDATES = Roles::CANDIDATES;
@@ -275,9 +274,9 @@ __device__ __noinline__ enum route complete_row(const struct select_params &para
     }
     block_sync<THREADS>();
     if (!enough) {
-        return recover<Roles>(params, n);
+        return recover<Roles>(n);
     }
-    write_frontier<Roles>(params, n, count);
+    write_frontier<Roles>(n, count);
     return boundary.sampled > 0 ? ROUTE_CERTIFIED : ROUTE_DIRECT;
 }
 

@@ -136,16 +136,19 @@ __device__ __forceinline__ void clear_histograms(struct finish_shared &finish)
 
 /* Where the result of the n-th part's row goes. */
 template <class Roles>
-__device__ __forceinline__ struct sink sink_at(const struct select_params &params, uint32_t n)
+__device__ __forceinline__ struct sink sink_at(uint32_t n)
 {
-    return sink_of_row(state<Roles>().task, params.args, job_at<Roles>(n).segment.row);
+    auto &shared = state<Roles>();
+    const int32_t row = job_at<Roles>(n).segment.row;
+    return shared.task.plain
+               ? sink_plain(shared.task, row)
+               : sink_open(shared.args, task_row(shared.task, row), row, shared.offset);
 }
 
 /* Writes the best k of `count` candidates (at least k) by value, descending. All threads call,
  * after a barrier. */
 template <class Roles>
-__device__ __noinline__ void write_by_value(const struct select_params &params, uint32_t n,
-                                            uint32_t count)
+__device__ __noinline__ void write_by_value(uint32_t n, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
@@ -172,7 +175,7 @@ __device__ __noinline__ void write_by_value(const struct select_params &params, 
         });
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);
-    sink_put_sorted<THREADS, LOOK_UPS>(sink_at<Roles>(params, n), entries, k);
+    sink_put_sorted<THREADS, LOOK_UPS>(sink_at<Roles>(n), entries, k);
 }
 
 /* Bits of the calling thread's candidates (each_score) that are selected. */
@@ -411,8 +414,7 @@ __device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k
 
 /* Writes the best k of `count` candidates by position. All threads call, after a barrier. */
 template <class Roles>
-__device__ __forceinline__ void write_by_position(const struct select_params &params, uint32_t n,
-                                                  uint32_t count)
+__device__ __forceinline__ void write_by_position(uint32_t n, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     static_assert(Roles::CANDIDATES >= WINDOW_WORDS / 2 + (int)TOPK_K_FAST_MAX, "both fit");
@@ -427,23 +429,23 @@ __device__ __forceinline__ void write_by_position(const struct select_params &pa
     uint32_t *before = frontier.positions, *ordered = before + WINDOW_WORDS / 2;
     order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length,
                            reinterpret_cast<uint16_t *>(before), ordered);
-    sink_put_staged<THREADS, LOOK_UPS>(sink_at<Roles>(params, n), ordered, k);
+    sink_put_staged<THREADS, LOOK_UPS>(sink_at<Roles>(n), ordered, k);
 }
 
 /* Writes the best k of `count` candidates in any order. All threads call, after a barrier. */
 template <class Roles>
-__device__ __forceinline__ void write_in_no_order(const struct select_params &params, uint32_t n,
-                                                  uint32_t count)
+__device__ __forceinline__ void write_in_no_order(uint32_t n, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &finish = state<Roles>().finish;
     const uint32_t k = (uint32_t)state<Roles>().task.k;
     const struct rank_group group = list_selected<Roles, false>(n, count, finish.more);
     const uint32_t sure = k - group.take;
-    const struct sink sink = sink_at<Roles>(params, n);
-    if (sink.plain) {
+    const struct sink sink = sink_at<Roles>(n);
+    if (sink_adds(sink)) {
         rank_listed<THREADS>(group, finish, [&](uint32_t rank, uint64_t entry) {
-            __stcg(&sink.indices[sure + rank], (int32_t)(~(uint32_t)entry));
+            const uint32_t position = ~(uint32_t)entry;
+            __stcg(&sink.indices[sure + rank], (int32_t)(position + (uint32_t)sink.offset));
         });
         sink_put_staged<THREADS>(sink, finish.more, sure);
         return;
@@ -458,21 +460,20 @@ __device__ __forceinline__ void write_in_no_order(const struct select_params &pa
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. The
  * histograms hold anything then. */
 template <class Roles>
-__device__ __noinline__ void write_frontier(const struct select_params &params, uint32_t n,
-                                            uint32_t count)
+__device__ __noinline__ void write_frontier(uint32_t n, uint32_t count)
 {
-    if (params.by_value) {
-        write_by_value<Roles>(params, n, count);
-    } else if (params.by_position) {
-        write_by_position<Roles>(params, n, count);
+    if (state<Roles>().by_value) {
+        write_by_value<Roles>(n, count);
+    } else if (state<Roles>().by_position) {
+        write_by_position<Roles>(n, count);
     } else {
-        write_in_no_order<Roles>(params, n, count);
+        write_in_no_order<Roles>(n, count);
     }
 }
 
 /* The row read again, whole, by this block: with a much lower boundary, then with none. */
 template <class Roles>
-__device__ __noinline__ enum route recover(const struct select_params &params, uint32_t n)
+__device__ __noinline__ enum route recover(uint32_t n)
 {
     auto &shared = state<Roles>();
     uint32_t reads = 1;
@@ -481,7 +482,7 @@ __device__ __noinline__ enum route recover(const struct select_params &params, u
         count = scan_again<Roles>(n, KEY_NAN);
         reads = 2;
     }
-    write_frontier<Roles>(params, n, count);
+    write_frontier<Roles>(n, count);
     if (threadIdx.x == 0) {
         shared.counts.scores_read += reads * (uint64_t)(uint32_t)job_at<Roles>(n).segment.length;
     }

@@ -90,35 +90,47 @@ struct sink {
     bool plain; /* positions as they are, no values */
 };
 
-static __device__ __forceinline__ struct sink sink_open(const struct topk_args *args,
-                                                        const score_t *scores, int32_t row)
+/* What is added to the positions of a row. */
+static __device__ __forceinline__ int32_t row_offset(const struct topk_args &args, int32_t row)
+{
+    return args.row_offsets != nullptr ? args.row_offsets[row] : 0;
+}
+
+static __device__ __forceinline__ struct sink
+sink_open(const struct topk_args &args, const score_t *scores, int32_t row, int32_t offset)
 {
     struct sink sink;
-    sink.indices = args->indices + row * args->index_stride;
-    sink.values = args->values != nullptr ? args->values + row * args->value_stride : nullptr;
+    sink.indices = args.indices + row * args.index_stride;
+    sink.values = args.values != nullptr ? args.values + row * args.value_stride : nullptr;
     sink.scores = scores;
     sink.pages =
-        args->page_table != nullptr ? args->page_table + row * args->page_table_stride : nullptr;
-    sink.num_pages = args->page_table_width;
-    sink.last = (uint32_t)max(args->width, 1) - 1;
-    sink.page_size_log2 = min(args->page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
-    sink.offset = args->row_offsets != nullptr ? args->row_offsets[row] : 0;
-    sink.plain = sink.values == nullptr && sink.pages == nullptr && args->row_offsets == nullptr;
+        args.page_table != nullptr ? args.page_table + row * args.page_table_stride : nullptr;
+    sink.num_pages = args.page_table_width;
+    sink.last = (uint32_t)max(args.width, 1) - 1;
+    sink.page_size_log2 = min(args.page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
+    sink.offset = offset;
+    sink.plain = sink.values == nullptr && sink.pages == nullptr && args.row_offsets == nullptr;
     return sink;
 }
 
-/* As sink_open, but a plain result needs no look at the arguments again. */
-static __device__ __forceinline__ struct sink sink_of_row(const struct task &task,
-                                                          const struct topk_args *args, int32_t row)
+/* The sink of a plain result, which needs no look at the arguments again. */
+static __device__ __forceinline__ struct sink sink_plain(const struct task &task, int32_t row)
 {
-    if (!task.plain) {
-        return sink_open(args, task_row(task, row), row);
-    }
     struct sink sink = {};
     sink.scores = task_row(task, row);
     sink.indices = task.indices + row * task.index_stride;
     sink.plain = true;
     return sink;
+}
+
+/* Of a row, by the arguments as they lie in memory. */
+static __device__ __forceinline__ struct sink sink_of_row(const struct task &task,
+                                                          const struct topk_args *args, int32_t row)
+{
+    if (task.plain) {
+        return sink_plain(task, row);
+    }
+    return sink_open(*args, task_row(task, row), row, row_offset(*args, row));
 }
 
 /* Writes position `position` of the row as entry `slot` of its result. */
