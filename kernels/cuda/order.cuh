@@ -145,13 +145,36 @@ static __device__ __forceinline__ bool sink_adds(const struct sink &sink)
 }
 
 /*
+ * Writes the scores of staged positions, as they were held: they are the very bits of the row's,
+ * but for the zeros and NaN, which are looked up. All THREADS threads call.
+ */
+template <int THREADS>
+static __device__ __forceinline__ void
+sink_put_scores(const struct sink &sink, const uint32_t *stage, const float *scores, uint32_t k)
+{
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+        float value = scores[i];
+        if (!(fabsf(value) > 0.0f)) {
+            value = score_value(sink.scores[min(stage[i], sink.last)]);
+        }
+        __stcg(&sink.values[i], value);
+    }
+}
+
+/*
  * Writes staged positions (in shared memory, aligned to 16 bytes) as the result, in whole sectors;
- * BATCH as above. All THREADS threads call, after a barrier.
+ * BATCH as above. `scores`, or NULL: what is known of theirs. All THREADS threads call, after a
+ * barrier.
  */
 template <int THREADS, int BATCH = 1>
-static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
-                                                       const uint32_t *stage, uint32_t k)
+static __device__ __forceinline__ void sink_put_staged(struct sink sink, const uint32_t *stage,
+                                                       uint32_t k, const float *scores = nullptr)
 {
+    if (scores != nullptr) {
+        sink_put_scores<THREADS>(sink, stage, scores, k);
+        sink.values = nullptr;
+    }
     if (sink_adds(sink) && reinterpret_cast<uintptr_t>(sink.indices) % 16 == 0) {
         const uint32_t offset = (uint32_t)sink.offset;
         for (uint32_t i = threadIdx.x; i < k / 4; i += THREADS) {
@@ -165,7 +188,7 @@ static __device__ __forceinline__ void sink_put_staged(const struct sink &sink,
         }
         return;
     }
-    if (BATCH > 1 && !sink.plain) {
+    if (BATCH > 1 && !sink_adds(sink)) {
         sink_put_batches<THREADS, BATCH>(sink, k, [&](uint32_t i) { return stage[i]; });
         return;
     }

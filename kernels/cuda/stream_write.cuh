@@ -255,41 +255,61 @@ __device__ __forceinline__ void rank_listed(const struct rank_group &group,
     }
 }
 
-/* Puts the positions of the marked side by side, from `list` on. */
+/* Where the selected are put together: positions, and scores unless NULL. */
+struct selected_list {
+    uint32_t *positions;
+    float *scores;
+};
+
+/* The selected lie over both histograms, which hold nothing then; scores only where values are
+ * asked for. */
 template <class Roles>
-__device__ __forceinline__ void list_marked(uint32_t n, uint32_t marks, uint32_t count,
+__device__ __forceinline__ struct selected_list list_at()
+{
+    auto &shared = state<Roles>();
+    float *scores = reinterpret_cast<float *>(shared.finish.bins);
+    return {shared.finish.more, shared.args.values != nullptr ? scores : nullptr};
+}
+
+/* Puts those of the calling thread's four that are marked (by the lowest bits) side by side. */
+__device__ __forceinline__ uint32_t *list_four(uint32_t marks, const uint4 &four, uint32_t *list)
+{
+    const uint32_t word[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        if ((marks >> i & 1u) != 0) {
+            *list++ = word[i];
+        }
+    }
+    return list;
+}
+
+/* Puts the words of the calling thread's marked candidates side by side. */
+template <int THREADS>
+__device__ __forceinline__ void list_marked(const uint32_t *words, uint32_t marks, uint32_t count,
                                             uint32_t *list)
 {
-    constexpr int THREADS = Roles::THREADS;
-    const uint32_t *positions = frontier_at<Roles>(n).positions;
-    const uint4 *quads = reinterpret_cast<const uint4 *>(positions);
+    const uint4 *quads = reinterpret_cast<const uint4 *>(words);
     uint32_t rest = marks;
 #pragma unroll 2
     for (uint32_t quad = threadIdx.x; quad < count / 4; quad += THREADS, rest >>= 4) {
-        const uint4 four = quads[quad];
-        const uint32_t position[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            if ((rest >> i & 1u) != 0) {
-                *list++ = position[i];
-            }
-        }
+        list = list_four(rest, quads[quad], list);
     }
     if (marks >> SINGLE_BIT != 0) {
-        *list = positions[candidate_at<THREADS>(SINGLE_BIT, count)];
+        *list = words[candidate_at<THREADS>(SINGLE_BIT, count)];
     }
 }
 
 /*
- * Puts the positions of the best k of `count` candidates (at least k) in `list`, in any order, but
- * for the best of a last group, which is returned (rank_listed). Candidates between those that are
- * surely selected and those that are not are few as a rule: they are listed in the same pass that
- * marks the former, ties and all. All threads call, after a barrier; ends with one. OVER_SCORES:
- * the list lies where the scores are.
+ * Puts the best k of `count` candidates (at least k) in `list`, in any order, but for the best of a
+ * last group, which is returned (rank_listed). Candidates between those that are surely selected
+ * and those that are not are few as a rule: they are listed in the same pass that marks the former,
+ * ties and all. All threads call, after a barrier; ends with one. OVER_SCORES: the list lies where
+ * the scores are.
  */
 template <class Roles, bool OVER_SCORES>
 __device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t count,
-                                                           uint32_t *list)
+                                                           const struct selected_list &list)
 {
     constexpr int THREADS = Roles::THREADS;
     auto &shared = state<Roles>();
@@ -315,10 +335,14 @@ __device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t 
         slot = atomicAdd(&shared.written, prefix);
     }
     slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
-    if (OVER_SCORES) {
-        block_sync<THREADS>(); /* all scores are read */
+    if (OVER_SCORES || list.scores != nullptr) {
+        block_sync<THREADS>(); /* all scores are read; the histogram of scores is clear */
     }
-    list_marked<Roles>(n, marks, count, list + slot);
+    list_marked<THREADS>(frontier.positions, marks, count, list.positions + slot);
+    if (list.scores != nullptr) {
+        list_marked<THREADS>(reinterpret_cast<const uint32_t *>(frontier.scores), marks, count,
+                             reinterpret_cast<uint32_t *>(list.scores) + slot);
+    }
     block_sync<THREADS>();
     return group;
 }
@@ -372,18 +396,26 @@ __device__ __forceinline__ uint32_t count_before(const uint32_t *words, uint16_t
  * a window's words. All threads call, after a barrier; ends with one.
  */
 template <class Roles>
-__device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k, uint32_t length,
-                                                uint16_t *before, uint32_t *ordered)
+__device__ __forceinline__ void order_positions(const struct selected_list &list, uint32_t k,
+                                                uint32_t length, uint16_t *before,
+                                                const struct selected_list &ordered)
 {
     constexpr int THREADS = Roles::THREADS, EACH = (int)TOPK_K_FAST_MAX / THREADS;
     static_assert(TOPK_K_FAST_MAX < 65536, "a count of the selected has 16 bits");
     auto &finish = state<Roles>().finish;
     uint32_t *words = finish.bins; /* and `more` */
     uint32_t position[EACH], done = 0;
+    float score[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const uint32_t at = threadIdx.x + i * THREADS;
-        position[i] = at < k ? list[at] : 0xffffffffu;
+        position[i] = at < k ? list.positions[at] : 0xffffffffu;
+        score[i] = at < k && list.scores != nullptr ? list.scores[at] : 0.0f;
+    }
+    if (list.scores != nullptr) { /* the list lies over the words */
+        block_sync<THREADS>();
+        clear_histograms<THREADS>(finish);
+        block_sync<THREADS>();
     }
     for (uint32_t window = 0; window < length; window += WINDOW) {
 #pragma unroll
@@ -401,7 +433,11 @@ __device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k
             const uint32_t bit = position[i] - window;
             if (bit < WINDOW) {
                 const uint32_t lower = words[bit / 32] & ((1u << bit % 32) - 1u);
-                ordered[before[bit / 32] + (uint32_t)__popc(lower)] = position[i];
+                const uint32_t slot = before[bit / 32] + (uint32_t)__popc(lower);
+                ordered.positions[slot] = position[i];
+                if (ordered.scores != nullptr) {
+                    ordered.scores[slot] = score[i];
+                }
             }
         }
         block_sync<THREADS>();
@@ -409,6 +445,16 @@ __device__ __forceinline__ void order_positions(const uint32_t *list, uint32_t k
             clear_histograms<THREADS>(finish);
             block_sync<THREADS>();
         }
+    }
+}
+
+/* Puts an entry of the last group in the list. */
+__device__ __forceinline__ void list_entry(const struct selected_list &list, uint32_t slot,
+                                           uint64_t entry)
+{
+    list.positions[slot] = ~(uint32_t)entry;
+    if (list.scores != nullptr) {
+        list.scores[slot] = __uint_as_float(key_to_bits((uint32_t)(entry >> 32)));
     }
 }
 
@@ -420,16 +466,21 @@ __device__ __forceinline__ void write_by_position(uint32_t n, uint32_t count)
     static_assert(Roles::CANDIDATES >= WINDOW_WORDS / 2 + (int)TOPK_K_FAST_MAX, "both fit");
     auto &frontier = frontier_at<Roles>(n);
     const uint32_t k = (uint32_t)state<Roles>().task.k;
-    uint32_t *list = reinterpret_cast<uint32_t *>(frontier.scores);
+    struct selected_list list = list_at<Roles>(), ordered = {nullptr, nullptr};
+    if (list.scores == nullptr) { /* the histograms stay clear */
+        list.positions = reinterpret_cast<uint32_t *>(frontier.scores);
+    } else {
+        ordered.scores = frontier.scores;
+    }
     const struct rank_group group = list_selected<Roles, true>(n, count, list);
     rank_listed<THREADS>(group, state<Roles>().finish, [&](uint32_t rank, uint64_t entry) {
-        list[k - group.take + rank] = ~(uint32_t)entry;
+        list_entry(list, k - group.take + rank, entry);
     });
     block_sync<THREADS>();
-    uint32_t *before = frontier.positions, *ordered = before + WINDOW_WORDS / 2;
-    order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length,
-                           reinterpret_cast<uint16_t *>(before), ordered);
-    sink_put_staged<THREADS, LOOK_UPS>(sink_at<Roles>(n), ordered, k);
+    uint16_t *before = reinterpret_cast<uint16_t *>(frontier.positions);
+    ordered.positions = frontier.positions + WINDOW_WORDS / 2;
+    order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length, before, ordered);
+    sink_put_staged<THREADS, LOOK_UPS>(sink_at<Roles>(n), ordered.positions, k, ordered.scores);
 }
 
 /* Writes the best k of `count` candidates in any order. All threads call, after a barrier. */
@@ -439,7 +490,8 @@ __device__ __forceinline__ void write_in_no_order(uint32_t n, uint32_t count)
     constexpr int THREADS = Roles::THREADS;
     auto &finish = state<Roles>().finish;
     const uint32_t k = (uint32_t)state<Roles>().task.k;
-    const struct rank_group group = list_selected<Roles, false>(n, count, finish.more);
+    const struct selected_list list = list_at<Roles>();
+    const struct rank_group group = list_selected<Roles, false>(n, count, list);
     const uint32_t sure = k - group.take;
     const struct sink sink = sink_at<Roles>(n);
     if (sink_adds(sink)) {
@@ -447,14 +499,14 @@ __device__ __forceinline__ void write_in_no_order(uint32_t n, uint32_t count)
             const uint32_t position = ~(uint32_t)entry;
             __stcg(&sink.indices[sure + rank], (int32_t)(position + (uint32_t)sink.offset));
         });
-        sink_put_staged<THREADS>(sink, finish.more, sure);
+        sink_put_staged<THREADS>(sink, list.positions, sure);
         return;
     }
     rank_listed<THREADS>(group, finish, [&](uint32_t rank, uint64_t entry) {
-        finish.more[sure + rank] = ~(uint32_t)entry;
+        list_entry(list, sure + rank, entry);
     });
     block_sync<THREADS>();
-    sink_put_staged<THREADS, LOOK_UPS>(sink, finish.more, k);
+    sink_put_staged<THREADS, LOOK_UPS>(sink, list.positions, k, list.scores);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. The
