@@ -7,7 +7,7 @@
 #define TOPKSEL_CUDA_STREAM_WRITE_CUH
 
 #include "order.cuh"
-#include "stream_state.cuh"
+#include "stream_order.cuh"
 
 namespace
 {
@@ -123,13 +123,6 @@ __device__ __forceinline__ uint64_t *sort_buffer(struct finish_shared &finish)
     static_assert(2 * TOPK_BINS * sizeof(uint32_t) >= TOPK_K_FAST_MAX * sizeof(uint64_t),
                   "the largest fast K fits");
     return reinterpret_cast<uint64_t *>(finish.bins);
-}
-
-template <int THREADS>
-__device__ __forceinline__ void clear_histograms(struct finish_shared &finish)
-{
-    clear_bins<THREADS>(finish.bins);
-    clear_bins<THREADS>(finish.more);
 }
 
 #define LOOK_UPS 8 /* choice: pages and values a thread asks for at once; all of K 2048 */
@@ -255,22 +248,6 @@ __device__ __forceinline__ void rank_listed(const struct rank_group &group,
     }
 }
 
-/* Where the selected are put together: positions, and scores unless NULL. */
-struct selected_list {
-    uint32_t *positions;
-    float *scores;
-};
-
-/* The selected lie over both histograms, which hold nothing then; scores only where values are
- * asked for. */
-template <class Roles>
-__device__ __forceinline__ struct selected_list list_at()
-{
-    auto &shared = state<Roles>();
-    float *scores = reinterpret_cast<float *>(shared.finish.bins);
-    return {shared.finish.more, shared.args.values != nullptr ? scores : nullptr};
-}
-
 /* Puts those of the calling thread's four that are marked (by the lowest bits) side by side. */
 __device__ __forceinline__ uint32_t *list_four(uint32_t marks, const uint4 &four, uint32_t *list)
 {
@@ -304,10 +281,10 @@ __device__ __forceinline__ void list_marked(const uint32_t *words, uint32_t mark
  * Puts the best k of `count` candidates (at least k) in `list`, in any order, but for the best of a
  * last group, which is returned (rank_listed). Candidates between those that are surely selected
  * and those that are not are few as a rule: they are listed in the same pass that marks the former,
- * ties and all. All threads call, after a barrier; ends with one. OVER_SCORES: the list lies where
- * the scores are.
+ * ties and all. SCORES: with their scores. WAIT: the list lies where there are scores, or bins. All
+ * threads call, after a barrier; ends with one.
  */
-template <class Roles, bool OVER_SCORES>
+template <class Roles, bool SCORES, bool WAIT>
 __device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t count,
                                                            const struct selected_list &list)
 {
@@ -335,11 +312,11 @@ __device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t 
         slot = atomicAdd(&shared.written, prefix);
     }
     slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
-    if (OVER_SCORES || list.scores != nullptr) {
-        block_sync<THREADS>(); /* all scores are read; the histogram of scores is clear */
+    if (WAIT) {
+        block_sync<THREADS>(); /* scores are read, bins are clear */
     }
     list_marked<THREADS>(frontier.positions, marks, count, list.positions + slot);
-    if (list.scores != nullptr) {
+    if (SCORES) {
         list_marked<THREADS>(reinterpret_cast<const uint32_t *>(frontier.scores), marks, count,
                              reinterpret_cast<uint32_t *>(list.scores) + slot);
     }
@@ -348,178 +325,59 @@ __device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t 
 }
 
 /*
- * Order by position: a bit for each selected position of a window of the row, over both histograms;
- * an entry's place is the number of bits before its own. No step depends on where the selected
- * crowd. Longer rows take several windows, which cost little beside the reading of so much.
+ * Writes the best k of `count` candidates by position or in no order; SCORES: values too. The list
+ * lies over the histograms, but in order without values, which needs these, over the candidates'
+ * scores. All threads call, after a barrier.
  */
-#define WINDOW_WORDS (2 * TOPK_BINS)
-#define WINDOW (32 * WINDOW_WORDS) /* positions */
-
-/* Counts, for each word of a window, the bits of the words before it and `done`, which came in
- * windows before. Returns `done` and all bits of this window. One barrier, and the caller's. */
-template <int THREADS>
-__device__ __forceinline__ uint32_t count_before(const uint32_t *words, uint16_t *before,
-                                                 uint32_t *totals, uint32_t done)
-{
-    constexpr uint32_t QUADS = WINDOW_WORDS / 4 / THREADS; /* a warp's lanes read neighbours */
-    const uint32_t first = warp_index() * 32 * QUADS + lane_index();
-    uint32_t two[QUADS], three[QUADS], four[QUADS]; /* bits before that word of a quad */
-    uint32_t start[QUADS], all = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < QUADS; i++) {
-        const uint4 quad = reinterpret_cast<const uint4 *>(words)[first + 32 * i];
-        two[i] = (uint32_t)__popc(quad.x);
-        three[i] = two[i] + (uint32_t)__popc(quad.y);
-        four[i] = three[i] + (uint32_t)__popc(quad.z);
-        const uint32_t own = four[i] + (uint32_t)__popc(quad.w), prefix = warp_prefix(own);
-        start[i] = all + prefix - own;
-        all += __shfl_sync(WARP_ALL, prefix, 31);
-    }
-    if (lane_index() == 0) {
-        totals[warp_index()] = all;
-    }
-    block_sync<THREADS>();
-    const uint32_t other = lane_index() < THREADS / 32 ? totals[lane_index()] : 0;
-    const uint32_t base =
-        done + __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
-#pragma unroll
-    for (uint32_t i = 0; i < QUADS; i++) {
-        const uint32_t one = base + start[i];
-        reinterpret_cast<uint2 *>(before)[first + 32 * i] =
-            make_uint2(one | (one + two[i]) << 16, (one + three[i]) | (one + four[i]) << 16);
-    }
-    return done + __reduce_add_sync(WARP_ALL, other);
-}
-
-/*
- * Puts a list of k positions below `length` in ascending order, in `ordered`; `before` has room for
- * a window's words. All threads call, after a barrier; ends with one.
- */
-template <class Roles>
-__device__ __forceinline__ void order_positions(const struct selected_list &list, uint32_t k,
-                                                uint32_t length, uint16_t *before,
-                                                const struct selected_list &ordered)
-{
-    constexpr int THREADS = Roles::THREADS, EACH = (int)TOPK_K_FAST_MAX / THREADS;
-    static_assert(TOPK_K_FAST_MAX < 65536, "a count of the selected has 16 bits");
-    auto &finish = state<Roles>().finish;
-    uint32_t *words = finish.bins; /* and `more` */
-    uint32_t position[EACH], done = 0;
-    float score[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = threadIdx.x + i * THREADS;
-        position[i] = at < k ? list.positions[at] : 0xffffffffu;
-        score[i] = at < k && list.scores != nullptr ? list.scores[at] : 0.0f;
-    }
-    if (list.scores != nullptr) { /* the list lies over the words */
-        block_sync<THREADS>();
-        clear_histograms<THREADS>(finish);
-        block_sync<THREADS>();
-    }
-    for (uint32_t window = 0; window < length; window += WINDOW) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint32_t bit = position[i] - window;
-            if (bit < WINDOW) {
-                atomicOr(&words[bit / 32], 1u << bit % 32);
-            }
-        }
-        block_sync<THREADS>();
-        done = count_before<THREADS>(words, before, finish.emit.counts[0], done);
-        block_sync<THREADS>();
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint32_t bit = position[i] - window;
-            if (bit < WINDOW) {
-                const uint32_t lower = words[bit / 32] & ((1u << bit % 32) - 1u);
-                const uint32_t slot = before[bit / 32] + (uint32_t)__popc(lower);
-                ordered.positions[slot] = position[i];
-                if (ordered.scores != nullptr) {
-                    ordered.scores[slot] = score[i];
-                }
-            }
-        }
-        block_sync<THREADS>();
-        if (window + WINDOW < length) {
-            clear_histograms<THREADS>(finish);
-            block_sync<THREADS>();
-        }
-    }
-}
-
-/* Puts an entry of the last group in the list. */
-__device__ __forceinline__ void list_entry(const struct selected_list &list, uint32_t slot,
-                                           uint64_t entry)
-{
-    list.positions[slot] = ~(uint32_t)entry;
-    if (list.scores != nullptr) {
-        list.scores[slot] = __uint_as_float(key_to_bits((uint32_t)(entry >> 32)));
-    }
-}
-
-/* Writes the best k of `count` candidates by position. All threads call, after a barrier. */
-template <class Roles>
-__device__ __forceinline__ void write_by_position(uint32_t n, uint32_t count)
+template <class Roles, bool BY_POSITION, bool SCORES>
+__device__ __noinline__ void write_positions(uint32_t n, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
-    static_assert(Roles::CANDIDATES >= WINDOW_WORDS / 2 + (int)TOPK_K_FAST_MAX, "both fit");
-    auto &frontier = frontier_at<Roles>(n);
-    const uint32_t k = (uint32_t)state<Roles>().task.k;
-    struct selected_list list = list_at<Roles>(), ordered = {nullptr, nullptr};
-    if (list.scores == nullptr) { /* the histograms stay clear */
-        list.positions = reinterpret_cast<uint32_t *>(frontier.scores);
-    } else {
-        ordered.scores = frontier.scores;
-    }
-    const struct rank_group group = list_selected<Roles, true>(n, count, list);
-    rank_listed<THREADS>(group, state<Roles>().finish, [&](uint32_t rank, uint64_t entry) {
-        list_entry(list, k - group.take + rank, entry);
-    });
-    block_sync<THREADS>();
-    uint16_t *before = reinterpret_cast<uint16_t *>(frontier.positions);
-    ordered.positions = frontier.positions + WINDOW_WORDS / 2;
-    order_positions<Roles>(list, k, (uint32_t)job_at<Roles>(n).segment.length, before, ordered);
-    sink_put_staged<THREADS, LOOK_UPS>(sink_at<Roles>(n), ordered.positions, k, ordered.scores);
-}
-
-/* Writes the best k of `count` candidates in any order. All threads call, after a barrier. */
-template <class Roles>
-__device__ __forceinline__ void write_in_no_order(uint32_t n, uint32_t count)
-{
-    constexpr int THREADS = Roles::THREADS;
-    auto &finish = state<Roles>().finish;
-    const uint32_t k = (uint32_t)state<Roles>().task.k;
-    const struct selected_list list = list_at<Roles>();
-    const struct rank_group group = list_selected<Roles, false>(n, count, list);
-    const uint32_t sure = k - group.take;
+    auto &shared = state<Roles>();
+    float *scores = frontier_at<Roles>(n).scores;
+    struct selected_list list = {BY_POSITION && !SCORES ? reinterpret_cast<uint32_t *>(scores)
+                                                        : shared.finish.more,
+                                 reinterpret_cast<float *>(shared.finish.bins)};
+    const struct rank_group group = list_selected < Roles, SCORES,
+                            BY_POSITION || SCORES > (n, count, list);
+    const uint32_t k = (uint32_t)shared.task.k, sure = k - group.take;
     const struct sink sink = sink_at<Roles>(n);
-    if (sink_adds(sink)) {
-        rank_listed<THREADS>(group, finish, [&](uint32_t rank, uint64_t entry) {
+    if (!BY_POSITION && !SCORES && sink_adds(sink)) { /* the group need not join the others */
+        rank_listed<THREADS>(group, shared.finish, [&](uint32_t rank, uint64_t entry) {
             const uint32_t position = ~(uint32_t)entry;
             __stcg(&sink.indices[sure + rank], (int32_t)(position + (uint32_t)sink.offset));
         });
         sink_put_staged<THREADS>(sink, list.positions, sure);
         return;
     }
-    rank_listed<THREADS>(group, finish, [&](uint32_t rank, uint64_t entry) {
-        list_entry(list, sure + rank, entry);
+    rank_listed<THREADS>(group, shared.finish, [&](uint32_t rank, uint64_t entry) {
+        list.positions[sure + rank] = ~(uint32_t)entry;
+        if (SCORES) {
+            list.scores[sure + rank] = __uint_as_float(key_to_bits((uint32_t)(entry >> 32)));
+        }
     });
     block_sync<THREADS>();
-    sink_put_staged<THREADS, LOOK_UPS>(sink, list.positions, k, list.scores);
+    if (BY_POSITION) {
+        list = put_in_order<Roles, SCORES>(n, list);
+    }
+    sink_put_staged<THREADS, LOOK_UPS>(sink, list.positions, k, SCORES ? list.scores : nullptr);
 }
 
 /* Selects from `count` candidates (at least k) and writes; all threads call, after a barrier. The
  * histograms hold anything then. */
 template <class Roles>
-__device__ __noinline__ void write_frontier(uint32_t n, uint32_t count)
+__device__ __forceinline__ void write_frontier(uint32_t n, uint32_t count)
 {
-    if (state<Roles>().by_value) {
+    const auto &shared = state<Roles>();
+    const bool values = shared.args.values != nullptr;
+    if (shared.by_value) {
         write_by_value<Roles>(n, count);
-    } else if (state<Roles>().by_position) {
-        write_by_position<Roles>(n, count);
+    } else if (shared.by_position) {
+        values ? write_positions<Roles, true, true>(n, count)
+               : write_positions<Roles, true, false>(n, count);
     } else {
-        write_in_no_order<Roles>(n, count);
+        values ? write_positions<Roles, false, true>(n, count)
+               : write_positions<Roles, false, false>(n, count);
     }
 }
 
