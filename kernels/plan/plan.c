@@ -297,7 +297,8 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     plan->shared_bytes = stream_fixed_bytes(policy) + stages * TOPK_STAGE_BYTES;
     plan->workspace_bytes = stream_workspace_bytes(policy, blocks);
     plan->parameters[TOPK_PARAMETER_STAGES] = stages;
-    plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16;
+    plan->parameters[TOPK_PARAMETER_MARGIN] =
+        4 * 16 + 4; /* H200: at 4 * 16 one of 512 rows is read twice */
     plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
     int64_t sample_max = TOPK_STREAM_SAMPLE_MAX;
     plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] =
