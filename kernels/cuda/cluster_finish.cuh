@@ -299,17 +299,23 @@ __device__ __forceinline__ uint32_t marks_of(const struct taken<THREADS> &taken,
     return marks;
 }
 
+#define LOOK_UPS 4 /* choice: pages a thread asks for at once; all of K 2048 */
+
 /* Writes what stands in the list, selected and in position order: pages, offsets, values, or sorted
  * by value. All threads call, after a barrier. */
 template <int THREADS>
 __device__ __noinline__ void write_list(const struct select_params &params, uint32_t k)
 {
     auto &shared = cluster_state();
-    const struct sink sink = shared.sink;
+    struct sink sink = shared.sink;
     if (!params.by_value) {
-        for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
-            sink_put(sink, i, shared.list[i].y);
+        const auto position_of = [&](uint32_t i) { return shared.list[i].y; };
+        if (sink.values != nullptr) {
+            sink_put_scores<THREADS>(sink, k, position_of,
+                                     [&](uint32_t i) { return __uint_as_float(shared.list[i].x); });
+            sink.values = nullptr;
         }
+        sink_put_batches<THREADS, LOOK_UPS>(sink, k, position_of);
         return;
     }
     uint64_t *entries = sort_entries(params);
@@ -322,7 +328,7 @@ __device__ __noinline__ void write_list(const struct select_params &params, uint
     sink_put_sorted<THREADS>(sink, entries, k);
 }
 
-/* Writes the marked entries: as they are where nothing but positions is asked for. */
+/* Writes the marked entries: at once where nothing but positions, or an offset, is asked for. */
 template <int THREADS>
 __device__ __forceinline__ void write_taken(const struct select_params &params,
                                             const struct taken<THREADS> &taken, uint32_t marks,
@@ -331,23 +337,24 @@ __device__ __forceinline__ void write_taken(const struct select_params &params,
     auto &shared = cluster_state();
     const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
     uint32_t slot = sum_before<THREADS>(own, shared.warp_counts[0]);
-    const bool plain = shared.sink.plain && !params.by_value;
+    const bool adds = sink_adds(shared.sink) && !params.by_value;
     int32_t *indices = shared.sink.indices;
+    const uint32_t offset = (uint32_t)shared.sink.offset;
 #pragma unroll
     for (uint32_t j = 0; j < TAKEN_MAX; j++) {
         if (j < taken.each) {
             const bool marked = (marks >> j & 1u) != 0;
             const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
             const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
-            if (marked && plain) {
-                __stcg(&indices[at], (int32_t)taken.position[j]);
+            if (marked && adds) {
+                __stcg(&indices[at], (int32_t)(taken.position[j] + offset));
             } else if (marked) {
                 shared.list[at] = make_uint2(key_to_bits(taken.key[j]), taken.position[j]);
             }
             slot += (uint32_t)__popc(lanes);
         }
     }
-    if (!plain) {
+    if (!adds) {
         block_sync<THREADS>();
         write_list<THREADS>(params, k);
     }

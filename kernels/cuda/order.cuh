@@ -145,18 +145,20 @@ static __device__ __forceinline__ bool sink_adds(const struct sink &sink)
 }
 
 /*
- * Writes the scores of staged positions, as they were held: they are the very bits of the row's,
- * but for the zeros and NaN, which are looked up. All THREADS threads call.
+ * Writes score_of(i), the number of what stands at position_of(i), as value i < count of the
+ * result: the very bits of the row's score, but for the zeros and NaN, which are looked up. All
+ * THREADS threads call.
  */
-template <int THREADS>
-static __device__ __forceinline__ void
-sink_put_scores(const struct sink &sink, const uint32_t *stage, const float *scores, uint32_t k)
+template <int THREADS, class Position, class Score>
+static __device__ __forceinline__ void sink_put_scores(const struct sink &sink, uint32_t count,
+                                                       const Position &position_of,
+                                                       const Score &score_of)
 {
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
-        float value = scores[i];
+    for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+        float value = score_of(i);
         if (!(fabsf(value) > 0.0f)) {
-            value = score_value(sink.scores[min(stage[i], sink.last)]);
+            value = score_value(sink.scores[min(position_of(i), sink.last)]);
         }
         __stcg(&sink.values[i], value);
     }
@@ -172,7 +174,8 @@ static __device__ __forceinline__ void sink_put_staged(struct sink sink, const u
                                                        uint32_t k, const float *scores = nullptr)
 {
     if (scores != nullptr) {
-        sink_put_scores<THREADS>(sink, stage, scores, k);
+        sink_put_scores<THREADS>(
+            sink, k, [&](uint32_t i) { return stage[i]; }, [&](uint32_t i) { return scores[i]; });
         sink.values = nullptr;
     }
     if (sink_adds(sink) && reinterpret_cast<uintptr_t>(sink.indices) % 16 == 0) {
