@@ -291,6 +291,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int32_t next_row = row + (int32_t)gridDim.x;
         const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
         const int32_t next = reads ? task_length(task, next_row) : 0;
+        if (threadIdx.x == 32 && !task.plain && params.args->page_table != nullptr) {
+            prefetch_pages(*params.args, row, task.width);
+        }
         float scores[SCORES];
         if (EARLY) {
             load_scores<SCORES>(task, row, task.width, scores);

@@ -367,6 +367,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (uint32_t turn = 0; row < task.num_rows; turn++) {
         const int32_t next_row = row + stride;
         const int32_t next_idx = next_row < task.num_rows ? next_row : -1;
+        if (threadIdx.x == 32 && !task.plain && params.args->page_table != nullptr) {
+            prefetch_pages(*params.args, row, task.width);
+        }
         if (threadIdx.x == 0) { /* it was asked for a row ago */
             shared.given[(turn + 1) % HALF_TURNS] = read;
             read = next_idx >= 0 ? length_ahead(task, next_row, stride) : 0;

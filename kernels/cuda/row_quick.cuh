@@ -328,7 +328,7 @@ quick_write(const struct select_params &params, const struct task &task, int32_t
     if (FETCH && threadIdx.x < cut.count) {
         bits = __float_as_uint(score_number(sink.scores[shared.near[threadIdx.x].y]));
     }
-    sink_put_staged<THREADS>(sink, shared.stage, cut.above);
+    sink_put_staged<THREADS, LOOK_UPS>(sink, shared.stage, cut.above);
     if (FETCH) {
         if (threadIdx.x < cut.count) {
             shared.near[threadIdx.x].x = bits;

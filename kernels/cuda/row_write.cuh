@@ -10,6 +10,8 @@
 namespace
 {
 
+#define LOOK_UPS 4 /* choice: pages and values a thread asks for at once */
+
 /* How many scores of a lane are equal to the cut. */
 template <int SCORES>
 __device__ __forceinline__ uint32_t count_equal(const struct register_source<SCORES> &source,
@@ -205,7 +207,7 @@ write_row(const struct select_params &params, const struct task &task, int32_t r
     if (entries == nullptr && params.by_position == 0) {
         stage_marked<SCORES>(marks, shared);
         block_sync<THREADS>();
-        sink_put_staged<THREADS>(sink, shared.stage, k);
+        sink_put_staged<THREADS, LOOK_UPS>(sink, shared.stage, k);
     } else {
         const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
         write_ordered<THREADS, SCORES>(marks, slot, sink, k, entries);

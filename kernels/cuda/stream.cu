@@ -118,22 +118,6 @@ __device__ __forceinline__ void copy_args(const struct select_params &params)
     block_sync<Roles::THREADS>();
 }
 
-/* Asks for the page table of a row to come to the L2 cache, as far as positions of the row can need
- * it, unless the places where it is looked up are less. One thread. */
-__device__ __forceinline__ void ask_for_pages(const struct topk_args &args,
-                                              const struct segment &segment)
-{
-    constexpr uintptr_t GROUP = 16, SECTOR = 32; /* bytes: of bulk copies, of the cache */
-    const uint32_t log2 = min(args.page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
-    const int32_t count = min(args.page_table_width, ((segment.length - 1) >> log2) + 1);
-    const int32_t *pages = args.page_table + segment.row * args.page_table_stride;
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(pages) + GROUP - 1) / GROUP * GROUP;
-    const uintptr_t end = reinterpret_cast<uintptr_t>(pages + max(count, 0)) / GROUP * GROUP;
-    if (end > begin && end - begin <= SECTOR * (uint32_t)args.k) {
-        prefetch_bulk(reinterpret_cast<const void *>(begin), (int32_t)(end - begin));
-    }
-}
-
 /* The finishers' work, part after part. In a function of its own, as are other roles: the registers
  * of each are then its own, and what one needs is not spilled by another. */
 template <class Roles>
@@ -159,7 +143,7 @@ __device__ __noinline__ void finish(const struct select_params &params)
             shared.counts.copied += job.segment.starts && is_whole ? 1u : 0u;
         }
         if (threadIdx.x == 32 && shared.args.page_table != nullptr) {
-            ask_for_pages(shared.args, job.segment);
+            prefetch_pages(shared.args, job.segment.row, job.segment.length);
         }
         await_candidates<Roles>(n, phases);
         if (is_whole) {

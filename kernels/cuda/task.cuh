@@ -113,6 +113,28 @@ sink_open(const struct topk_args &args, const score_t *scores, int32_t row, int3
     return sink;
 }
 
+/*
+ * Asks for the page table of a row to come to the L2 cache, as far as its first `length` positions
+ * can need it, unless the places where it is looked up are less. One thread.
+ */
+static __device__ __forceinline__ void prefetch_pages(const struct topk_args &args, int32_t row,
+                                                      int32_t length)
+{
+#if __CUDA_ARCH__ >= 900
+    constexpr uintptr_t GROUP = 16, SECTOR = 32; /* bytes: of bulk copies, of the cache */
+    const uint32_t log2 = min(args.page_size_log2, TOPK_PAGE_SIZE_LOG2_MAX);
+    const int32_t count = min(args.page_table_width, ((length - 1) >> log2) + 1);
+    const int32_t *pages = args.page_table + row * args.page_table_stride;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(pages) + GROUP - 1) / GROUP * GROUP;
+    const uintptr_t end = reinterpret_cast<uintptr_t>(pages + max(count, 0)) / GROUP * GROUP;
+    if (end > begin && end - begin <= SECTOR * (uint32_t)args.k) {
+        prefetch_bulk(reinterpret_cast<const void *>(begin), (int32_t)(end - begin));
+    }
+#else
+    (void)args, (void)row, (void)length; /* no bulk copies before sm_90 */
+#endif
+}
+
 /* The sink of a plain result, which needs no look at the arguments again. */
 static __device__ __forceinline__ struct sink sink_plain(const struct task &task, int32_t row)
 {
