@@ -173,7 +173,7 @@ template <int THREADS, int BATCH = 1>
 static __device__ __forceinline__ void sink_put_staged(struct sink sink, const uint32_t *stage,
                                                        uint32_t k, const float *scores = nullptr)
 {
-    if (scores != nullptr) {
+    if (scores != nullptr && sink.values != nullptr) {
         sink_put_scores<THREADS>(
             sink, k, [&](uint32_t i) { return stage[i]; }, [&](uint32_t i) { return scores[i]; });
         sink.values = nullptr;

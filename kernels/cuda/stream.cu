@@ -148,7 +148,7 @@ __device__ __noinline__ void finish(const struct select_params &params)
         await_candidates<Roles>(n, phases);
         if (is_whole) {
             select_whole<Roles::THREADS>(sink_at<Roles>(n), job.segment.length, shared.task.k,
-                                         params.by_value != 0, sort_buffer(shared.finish));
+                                         shared.by_value, sort_buffer(shared.finish));
         } else {
             finish_part<Roles>(params, n);
         }

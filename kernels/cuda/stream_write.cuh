@@ -333,16 +333,16 @@ template <class Roles, bool BY_POSITION, bool SCORES>
 __device__ __noinline__ void write_positions(uint32_t n, uint32_t count)
 {
     constexpr int THREADS = Roles::THREADS;
+    constexpr bool WAIT = BY_POSITION || SCORES;
     auto &shared = state<Roles>();
     float *scores = frontier_at<Roles>(n).scores;
     struct selected_list list = {BY_POSITION && !SCORES ? reinterpret_cast<uint32_t *>(scores)
                                                         : shared.finish.more,
                                  reinterpret_cast<float *>(shared.finish.bins)};
-    const struct rank_group group = list_selected < Roles, SCORES,
-                            BY_POSITION || SCORES > (n, count, list);
+    const struct rank_group group = list_selected<Roles, SCORES, WAIT>(n, count, list);
     const uint32_t k = (uint32_t)shared.task.k, sure = k - group.take;
     const struct sink sink = sink_at<Roles>(n);
-    if (!BY_POSITION && !SCORES && sink_adds(sink)) { /* the group need not join the others */
+    if (!WAIT && sink_adds(sink)) { /* the group need not join the others */
         rank_listed<THREADS>(group, shared.finish, [&](uint32_t rank, uint64_t entry) {
             const uint32_t position = ~(uint32_t)entry;
             __stcg(&sink.indices[sure + rank], (int32_t)(position + (uint32_t)sink.offset));
