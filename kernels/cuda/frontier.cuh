@@ -175,7 +175,8 @@ static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CAN
 /*
  * How candidates are dealt to THREADS threads where each is looked at: four neighbours at a time,
  * and those that are left one by one to the last threads. Calls visit(score, bit) for every one of
- * the calling thread's, with a bit of a word for each: as candidate_at().
+ * the calling thread's, with a bit of a word for each: as candidate_at(). A short loop: code that
+ * runs once a row is fetched each time, and takes its room from that of the scanning warps.
  */
 #define SINGLE_BIT 31 /* of what is left; the others from bit 0 on */
 template <int THREADS, class Visit>
@@ -184,7 +185,7 @@ static __device__ __forceinline__ void each_score(const float *scores, uint32_t 
 {
     const float4 *quads = reinterpret_cast<const float4 *>(scores);
     uint32_t bit = 1;
-#pragma unroll 2
+#pragma unroll 1
     for (uint32_t quad = threadIdx.x; quad < count / 4; quad += THREADS, bit <<= 4) {
         const float4 four = quads[quad];
         visit(four.x, bit);

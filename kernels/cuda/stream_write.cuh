@@ -238,7 +238,7 @@ __device__ __forceinline__ void rank_listed(const struct rank_group &group,
     if (threadIdx.x < group.count) {
         const uint64_t own = finish.group[threadIdx.x];
         uint32_t rank = 0; /* no two entries are equal */
-#pragma unroll 4
+#pragma unroll 1
         for (uint32_t i = 0; i < group.count; i++) {
             rank += finish.group[i] > own ? 1u : 0u;
         }
@@ -268,7 +268,7 @@ __device__ __forceinline__ void list_marked(const uint32_t *words, uint32_t mark
 {
     const uint4 *quads = reinterpret_cast<const uint4 *>(words);
     uint32_t rest = marks;
-#pragma unroll 2
+#pragma unroll 1
     for (uint32_t quad = threadIdx.x; quad < count / 4; quad += THREADS, rest >>= 4) {
         list = list_four(rest, quads[quad], list);
     }
