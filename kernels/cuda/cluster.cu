@@ -41,9 +41,6 @@ __device__ __forceinline__ void begin_row(const struct select_params &params,
         shared.counts.clamped += first_block && shared.length != given ? 1u : 0u;
     }
     if (first_block && threadIdx.x == 32) {
-        if (!task.plain && params.args->page_table != nullptr) {
-            prefetch_pages(*params.args, row, task.width);
-        }
         shared.sink = sink_of_row(task, params.args, row);
     }
 }

@@ -328,7 +328,7 @@ __device__ __noinline__ void write_list(const struct select_params &params, uint
     sink_put_sorted<THREADS>(sink, entries, k);
 }
 
-/* Writes the marked entries: at once where nothing but positions, or an offset, is asked for. */
+/* Writes the marked entries: as they are where nothing but positions is asked for. */
 template <int THREADS>
 __device__ __forceinline__ void write_taken(const struct select_params &params,
                                             const struct taken<THREADS> &taken, uint32_t marks,
@@ -337,24 +337,23 @@ __device__ __forceinline__ void write_taken(const struct select_params &params,
     auto &shared = cluster_state();
     const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
     uint32_t slot = sum_before<THREADS>(own, shared.warp_counts[0]);
-    const bool adds = sink_adds(shared.sink) && !params.by_value;
+    const bool plain = shared.sink.plain && !params.by_value;
     int32_t *indices = shared.sink.indices;
-    const uint32_t offset = (uint32_t)shared.sink.offset;
 #pragma unroll
     for (uint32_t j = 0; j < TAKEN_MAX; j++) {
         if (j < taken.each) {
             const bool marked = (marks >> j & 1u) != 0;
             const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
             const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
-            if (marked && adds) {
-                __stcg(&indices[at], (int32_t)(taken.position[j] + offset));
+            if (marked && plain) {
+                __stcg(&indices[at], (int32_t)taken.position[j]);
             } else if (marked) {
                 shared.list[at] = make_uint2(key_to_bits(taken.key[j]), taken.position[j]);
             }
             slot += (uint32_t)__popc(lanes);
         }
     }
-    if (!adds) {
+    if (!plain) {
         block_sync<THREADS>();
         write_list<THREADS>(params, k);
     }
