@@ -85,9 +85,9 @@ struct stream_shared {
     struct share share;
     struct route_counts counts;
     struct rank_bin first_found[3]; /* of a block's first boundary */
-    struct topk_args args;      /* where results go: read while the first row is scanned */
-    bool by_value, by_position; /* order of the results */
-    int32_t offset;             /* of the positions of the row at hand */
+    struct topk_args args;          /* where results go: read while the first row is scanned */
+    bool by_value, by_position;     /* order of the results */
+    int32_t offset;                 /* of the positions of the row at hand */
     uint32_t arrived;
     uint32_t written; /* entries of a result in no order */
     bool overflowed;  /* another block's candidates of the row did */
