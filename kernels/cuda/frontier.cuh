@@ -102,13 +102,13 @@ static __device__ __forceinline__ void frontier_begin(const struct boundary &bou
 }
 
 /*
- * Stores the marked, each lane its own from `slot` on: as many steps for any marks. Scores are read
- * eight at a time before any is stored, so that no read waits for a store.
+ * Stores the marked, each lane its own from `slot` on, `step` apart: as many steps for any marks.
+ * Scores are read eight at a time before any is stored, so that no read waits for a store.
  */
 template <int CANDIDATES, class Read>
 static __device__ __forceinline__ void
 frontier_store_dense(struct frontier_shared<CANDIDATES> &shared, uint32_t marks,
-                     uint32_t chunk_position, uint32_t slot, const Read &read)
+                     uint32_t chunk_position, uint32_t slot, uint32_t step, const Read &read)
 {
     constexpr uint32_t BATCH = 8;
     static_assert(BATCH % SCORE_GROUP == 0, "places of a batch lie as those of the first");
@@ -125,7 +125,7 @@ frontier_store_dense(struct frontier_shared<CANDIDATES> &shared, uint32_t marks,
             if ((marks >> i & 1u) != 0) {
                 shared.scores[slot] = score[i];
                 shared.positions[slot] = chunk_position + first + mark_place(i) - mark_place(0);
-                slot++;
+                slot += step;
             }
         }
     }
@@ -157,11 +157,14 @@ static __device__ __forceinline__ bool frontier_admit(struct frontier_shared<CAN
         }
         return false;
     }
-    slot += base;
     if (all >= FRONTIER_DENSE) {
-        frontier_store_dense(shared, marks, chunk_position, slot, read);
+        /* Of a whole chunk the lanes' entries lie side by side, or all would be in one bank. */
+        const bool whole = all == 32 * 32;
+        slot = base + (whole ? lane_index() : slot);
+        frontier_store_dense(shared, marks, chunk_position, slot, whole ? 32 : 1, read);
         return true;
     }
+    slot += base;
     while (marks != 0) {
         const uint32_t i = (uint32_t)__ffs((int)marks) - 1, place = mark_place(i);
         marks &= marks - 1;
