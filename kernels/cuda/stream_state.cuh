@@ -23,6 +23,7 @@ namespace
 #define TEAM_FINISHERS 1
 #define TEAM_SAMPLERS 2
 #define TEAM_SCANNERS 3
+#define TEAM_BLOCK 4 /* all of it, each role in its own place: not __syncthreads() */
 
 /*
  * Which warps do what. The finishers come first, so that what is written for the first THREADS
