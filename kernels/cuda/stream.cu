@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(
             task_read(params), threadIdx.x - 32 * Roles::FIRST_SCANNER, step, params.snap,
             shared.share, reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
-        team_sync<TEAM_BLOCK, Roles::BLOCK_THREADS>();
+        meet<Roles>();
         scan<Roles>((uint32_t)params.stages);
     } else if (warp_index() < Roles::PRODUCER) {
         sample<Roles>(params);
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
             shared.task = task_read(params);
         }
         __syncwarp();
-        team_sync<TEAM_BLOCK, Roles::BLOCK_THREADS>();
+        meet<Roles>();
         if (lane_index() == 0) {
             produce<Roles>((uint32_t)params.stages);
         }

@@ -112,7 +112,7 @@ __device__ __noinline__ void propose_first(const struct select_params params)
     struct job &job = job_at<Roles>(0);
     struct first_sample<THREADS> sample;
     first_guess<Roles>(params, sample);
-    team_sync<TEAM_BLOCK, Roles::BLOCK_THREADS>();
+    meet<Roles>();
     wait_for(shared.hand_over.posted, 0);
     score_t edge_score;
     const bool is_edge = edge_load<Roles>(job, threadIdx.x, edge_score);

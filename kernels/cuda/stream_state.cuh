@@ -23,7 +23,6 @@ namespace
 #define TEAM_FINISHERS 1
 #define TEAM_SAMPLERS 2
 #define TEAM_SCANNERS 3
-#define TEAM_BLOCK 4 /* all of it, each role in its own place: not __syncthreads() */
 
 /*
  * Which warps do what. The finishers come first, so that what is written for the first THREADS
@@ -134,6 +133,14 @@ __device__ __forceinline__ const score_t *row_of(const struct segment &segment)
 }
 
 #if __CUDA_ARCH__ >= 900
+/* Where all roles meet: one place for all, as compute-sanitizer wants of a whole block's barrier.
+ */
+template <class Roles>
+__device__ __noinline__ void meet()
+{
+    __syncthreads();
+}
+
 /* The n-th phase of a job's barrier. Every thread that reads what is handed over waits. */
 __device__ __forceinline__ void wait_for(uint64_t (&barriers)[JOBS], uint32_t n)
 {
