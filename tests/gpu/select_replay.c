@@ -25,7 +25,7 @@ static const struct {
     enum topk_dtype dtype;
 } shapes[] = {
     {"row_short", 300, 4000, 512, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
-    {"row_few", 3, 16000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
+    {"row_few", 3, 8000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
     {"row_many", 400, 16000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT32},
     {"row_half", 400, 16000, 2048, TOPK_FAMILY_ROW, TOPK_DTYPE_FLOAT16},
     {"split", 90, 70001, 2048, TOPK_FAMILY_SPLIT, TOPK_DTYPE_FLOAT32},
@@ -35,9 +35,14 @@ static const struct {
     {"cluster_few", 5, 300001, 2048, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
     {"cluster_many", 50, 40000, 300, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT32},
     {"cluster_half", 50, 40000, 300, TOPK_FAMILY_CLUSTER, TOPK_DTYPE_FLOAT16},
-    {"wide", 5, 100001, 2048, TOPK_FAMILY_WIDE, TOPK_DTYPE_FLOAT32},
+    {"wide", 3, 100001, 2048, TOPK_FAMILY_WIDE, TOPK_DTYPE_FLOAT32},
 };
 #define NUM_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+static bool has_clusters(size_t shape)
+{
+    return shapes[shape].family == TOPK_FAMILY_CLUSTER || shapes[shape].family == TOPK_FAMILY_WIDE;
+}
 
 static struct gpu_spec spec_of(size_t shape, uint64_t seed)
 {
@@ -257,7 +262,7 @@ static void it_20_lanes_at_once(void)
         char name[96];
         snprintf(name, sizeof(name), "it_20_%s_four_lanes_at_once", shapes[i].name);
         run_lanes(i, 0, 0, name);
-        if (shapes[i].family != TOPK_FAMILY_CLUSTER) {
+        if (!has_clusters(i)) {
             snprintf(name, sizeof(name), "it_20_%s_four_lanes_on_one_multiprocessor",
                      shapes[i].name);
             run_lanes(i, multiprocessors - 1, 0, name);
@@ -278,9 +283,7 @@ static void it_20_lanes_beside_a_process(bool with_clusters)
 {
     for (size_t i = 0; i < NUM_SHAPES; i++) {
         char name[96];
-        const bool clusters =
-            shapes[i].family == TOPK_FAMILY_CLUSTER || shapes[i].family == TOPK_FAMILY_WIDE;
-        if (clusters && !with_clusters) {
+        if (has_clusters(i) && !with_clusters) {
             continue;
         }
         snprintf(name, sizeof(name), "it_20_%s_four_lanes_beside_a_process", shapes[i].name);
