@@ -41,7 +41,8 @@ static bool run(const struct gpu_spec *spec, enum topk_family family, char *deta
     /* Each part of a row has its sample. */
     const uint64_t scores = (uint64_t)spec->inputs.num_rows * (uint64_t)spec->inputs.width;
     const uint64_t parts = (uint64_t)plan.plan.num_blocks + (uint64_t)spec->inputs.num_rows;
-    const uint64_t most = scores + parts * (uint64_t)plan.plan.parameters[TOPK_PARAMETER_SAMPLE_MAX];
+    const uint64_t most =
+        scores + parts * (uint64_t)plan.plan.parameters[TOPK_PARAMETER_SAMPLE_MAX];
     if (good && routes.scores_read > most) {
         snprintf(what, sizeof(what), "%llu scores were read of %llu; %llu with samples at most",
                  (unsigned long long)routes.scores_read, (unsigned long long)scores,
