@@ -53,11 +53,15 @@ static __device__ __forceinline__ uint32_t row_skew(const struct task &task, int
     return (base + (uint32_t)row * (uint32_t)task.row_stride) % TOPK_SAMPLE_UNIT;
 }
 
+/* What a row costs that is selected whole, for which nothing is read: the time of reading so many
+ * units; by calculation from 3 us a row. */
+#define WHOLE_ROW_UNITS 24u
+
 /* Units of a row: at least one, so that every row is in exactly one piece or more. */
 static __device__ __forceinline__ uint32_t row_units(const struct task &task, int32_t length,
                                                      uint32_t skew)
 {
-    return length <= task.k ? 1u
+    return length <= task.k ? WHOLE_ROW_UNITS
                             : (skew + (uint32_t)length + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES;
 }
 
@@ -181,16 +185,17 @@ static __device__ __forceinline__ bool find_share_cut(const struct task &task,
     const int64_t at = at_blocks / blocks;
     const int32_t last = rows.first + rows.count - 1; /* lengths may change meanwhile */
     int64_t start = rows.row_unit, end;
-    int32_t row = rows.first;
+    int32_t row = rows.first, length;
     for (;; row++) {
-        const int32_t length = clamp_length(task, task_length(task, row));
+        length = clamp_length(task, task_length(task, row));
         end = start + row_units(task, length, row_skew(task, row));
         if (row == last || at < end) {
             break;
         }
         start = end;
     }
-    cut.unit = snap_cut(at, start, end, snap);
+    /* A row that is selected whole is never cut. */
+    cut.unit = snap_cut(at, start, end, length <= task.k ? end - start : snap);
     cut.row_unit = cut.unit == end ? end : start;
     cut.row = cut.unit == end ? row + 1 : row;
     return true;
@@ -329,7 +334,8 @@ static __device__ __forceinline__ bool walk_next(const struct task &task, const 
     if (share.group_blocks > 0) {
         const uint32_t group = (uint32_t)share.group_blocks;
         const uint32_t part_units = max((uint32_t)part_scores / TOPK_UNIT_SCORES, 1u);
-        segment.num_parts = min(max(units / part_units, 1u), group);
+        const uint32_t parts = segment.length <= task.k ? 1u : units / part_units;
+        segment.num_parts = min(max(parts, 1u), group);
         segment.first_block = (uint32_t)walk.row * group;
         walk.unit = share.unit_end;
         const uint32_t part = blockIdx.x - segment.first_block;

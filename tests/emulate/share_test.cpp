@@ -49,8 +49,9 @@ void share_rows_out(struct shared_rows *rows)
     while (walk_next(rows->task, share, TOPK_UNIT_SCORES, walk, segment)) {
         const uint32_t at = atomicAdd(&rows->num_parts, 1u);
         if (at < ROWS_MAX + BLOCKS_MAX) {
-            const uint32_t units = (segment.end + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES -
-                                   segment.begin / TOPK_UNIT_SCORES;
+            const uint32_t read = (segment.end + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES -
+                                  segment.begin / TOPK_UNIT_SCORES;
+            const uint32_t units = segment.length <= K ? WHOLE_ROW_UNITS : read;
             rows->parts[at] = {segment.row, segment.begin - segment.skew,
                                segment.end - segment.skew, blockIdx.x, units};
         }
@@ -64,8 +65,10 @@ uint32_t draw(uint32_t count)
     return (state >> 8) % count;
 }
 
-/* More rows than blocks, all of them more than K scores long. */
-void draw_rows(struct shared_rows &rows, bool nearly_equal)
+enum class kind { EQUAL, MORE_THAN_K, ANY }; /* lengths */
+
+/* More rows than blocks. */
+void draw_rows(struct shared_rows &rows, enum kind kind)
 {
     const int32_t width = 2 * K + (int32_t)draw(60000);
     rows.task = {};
@@ -77,9 +80,12 @@ void draw_rows(struct shared_rows &rows, bool nearly_equal)
     rows.task.k = K;
     rows.snap = draw(4) == 0 ? 0 : SNAP_UNITS;
     rows.num_parts = 0;
-    const int32_t span = nearly_equal ? width / 100 : width - K;
+    const int32_t span = kind == kind::EQUAL         ? width / 100
+                         : kind == kind::MORE_THAN_K ? width - K
+                                                     : width + 1;
     for (int32_t row = 0; row < rows.task.num_rows; row++) {
-        rows.lengths[row] = width - (int32_t)draw((uint32_t)span);
+        const bool whole = kind == kind::ANY && draw(2) == 0;
+        rows.lengths[row] = whole ? (int32_t)draw(K + 1) : width - (int32_t)draw((uint32_t)span);
     }
 }
 
@@ -119,7 +125,8 @@ bool rows_are_shared(const struct shared_rows &rows, uint32_t num_blocks)
         units[rows.parts[i].block] += rows.parts[i].units;
         all += rows.parts[i].units;
     }
-    const uint32_t longest = (uint32_t)rows.task.width / TOPK_UNIT_SCORES + 2;
+    const uint32_t longest =
+        std::max((uint32_t)rows.task.width / TOPK_UNIT_SCORES + 2, WHOLE_ROW_UNITS);
     const uint32_t most = *std::max_element(units.begin(), units.end());
     if (most > all / num_blocks + longest) {
         printf("%u of %u units in one of %u blocks, rows of up to %u\n", most, all, num_blocks,
@@ -139,9 +146,8 @@ int main()
     }
     int failed = 0;
     for (int run = 0; run < RUNS; run++) {
-        const bool nearly_equal = run % 2 == 0;
         const uint32_t num_blocks = 1 + draw(BLOCKS_MAX);
-        draw_rows(*rows, nearly_equal);
+        draw_rows(*rows, (enum kind)(run % 3));
         cudaLaunchConfig_t config = {};
         config.gridDim = {num_blocks, 1, 1};
         config.blockDim = {THREADS, 1, 1};
