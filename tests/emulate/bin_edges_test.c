@@ -83,7 +83,8 @@ static void fill_request(struct inputs_rng *rng, const struct edge_row *like,
 static bool test_policy(enum topk_family family, int32_t variant, int32_t round)
 {
     const int32_t num_orders = family == TOPK_FAMILY_WIDE ? TOPK_ORDER_VALUE : 3;
-    struct inputs_rng rng = inputs_rng_of(inputs_run_seed(), (uint64_t)variant * ROUNDS + (uint64_t)round);
+    struct inputs_rng rng =
+        inputs_rng_of(inputs_run_seed(), (uint64_t)variant * ROUNDS + (uint64_t)round);
     const struct edge_row like = {
         .within = 300 + (int32_t)inputs_rng_below(&rng, 700),
         .beyond = NEXT_TO_EDGE + (int32_t)inputs_rng_below(&rng, 300),
