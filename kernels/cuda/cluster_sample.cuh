@@ -128,12 +128,7 @@ __device__ __forceinline__ void narrow(const struct sample_source<THREADS> &sour
         least = within ? min(least, key) : least;
         most = within ? max(most, key) : most;
     });
-    least = __reduce_min_sync(WARP_ALL, least);
-    most = __reduce_max_sync(WARP_ALL, most);
-    if (lane_index() == 0) {
-        atomicMin(&shared.least, least);
-        atomicMax(&shared.most, most);
-    }
+    widen_range(least, most, shared.least, shared.most);
     block_sync<THREADS>();
     low = shared.least;
     high = shared.most;

@@ -96,11 +96,10 @@ struct proposal {
  * order of scores: 32 bins a binade. All that is no number, also what lies beyond the row, is in
  * the highest bin.
  */
-#define SAMPLE_SHIFT 5
-#define SAMPLE_NAN (TOPK_BINS - 1u)             /* the bin of NaN */
-#define SAMPLE_INF (0xfc00u >> SAMPLE_SHIFT)    /* of +inf */
-#define SAMPLE_LOWEST (0x0400u >> SAMPLE_SHIFT) /* of the lowest finite numbers */
-static_assert(TOPK_BINS == 0x10000 >> SAMPLE_SHIFT, "a bin for every pattern");
+#define SAMPLE_SHIFT 5u
+typedef half_bins<SAMPLE_SHIFT> sample_bins;
+#define SAMPLE_NAN (TOPK_BINS - 1u) /* the bin of NaN */
+static_assert(sample_bins::COUNT == TOPK_BINS, "a bin for every pattern");
 
 /* Counts two scores of a sample. */
 __device__ __forceinline__ void count_sampled(float first, float second, uint32_t *bins)
@@ -115,10 +114,10 @@ __device__ __forceinline__ void count_sampled(float first, float second, uint32_
 /* The lowest key of a bin or higher ones; of what is no finite number any key may be told. */
 __device__ __forceinline__ uint32_t sampled_floor(uint32_t bin)
 {
-    if (bin < SAMPLE_LOWEST) {
+    if (bin < sample_bins::LOWEST) {
         return KEY_NAN;
     }
-    return bin < SAMPLE_INF ? half_floor(bin << SAMPLE_SHIFT) : KEY_PLUS_INF;
+    return bin < sample_bins::INF ? half_floor(bin << SAMPLE_SHIFT) : KEY_PLUS_INF;
 }
 
 /*

@@ -127,12 +127,7 @@ __device__ __forceinline__ void quick_narrow(const float (&scores)[SCORES], stru
         least = min(least, distance);
         most = distance <= span ? max(most, distance) : most;
     }
-    least = __reduce_min_sync(WARP_ALL, least);
-    most = __reduce_max_sync(WARP_ALL, most);
-    if (lane_index() == 0) {
-        atomicMin(&shared.rank.least, least);
-        atomicMax(&shared.rank.most, most);
-    }
+    widen_range(least, most, shared.rank.least, shared.rank.most);
     block_sync<THREADS>();
     cut.low = low + shared.rank.least;
     cut.high = low + shared.rank.most;

@@ -83,12 +83,7 @@ __device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t le
             most = max(most, offset);
         }
     }
-    least = __reduce_min_sync(WARP_ALL, least);
-    most = __reduce_max_sync(WARP_ALL, most);
-    if (lane_index() == 0) {
-        atomicMin(&shared.least, least);
-        atomicMax(&shared.most, most);
-    }
+    widen_range(least, most, shared.least, shared.most);
     block_sync<THREADS>();
     const uint32_t need = k - before.above;
     find_in_cluster<THREADS, BLOCKS>(

@@ -123,18 +123,28 @@ __device__ __forceinline__ void send_groups(bool first, struct wide_shared &shar
     }
 }
 
+/* A lane's word of all blocks together, and of those before this one. */
+template <int BLOCKS>
+__device__ __forceinline__ void
+sum_blocks(const uint32_t (&words)[TOPK_CLUSTER_BLOCKS_MAX][WIDE_GROUPS], uint32_t &all,
+           uint32_t &before)
+{
+    all = before = 0;
+#pragma unroll
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        const uint32_t its = words[block][lane_index()];
+        all += its;
+        before += block < cluster_rank() ? its : 0;
+    }
+}
+
 /* Looks for the group that holds rank `need`. One warp. */
 template <int BLOCKS>
 __device__ __forceinline__ struct wide_group find_group(uint32_t need,
                                                         const struct wide_shared &shared)
 {
-    uint32_t count = 0, before = 0;
-#pragma unroll
-    for (uint32_t block = 0; block < BLOCKS; block++) {
-        const uint32_t its = shared.groups[block][lane_index()];
-        count += its;
-        before += block < cluster_rank() ? its : 0;
-    }
+    uint32_t count, before;
+    sum_blocks<BLOCKS>(shared.groups, count, before);
     const uint32_t prefix = warp_prefix(count);
     const uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
     struct wide_group found;
@@ -176,13 +186,8 @@ template <int BLOCKS>
 __device__ __forceinline__ struct wide_bin find_bin(uint32_t need, const struct wide_group &group,
                                                     const struct wide_shared &shared)
 {
-    uint32_t counts = 0, befores = 0;
-#pragma unroll
-    for (uint32_t block = 0; block < BLOCKS; block++) {
-        const uint32_t its = shared.slices[block][lane_index()];
-        counts += its;
-        befores += block < cluster_rank() ? its : 0;
-    }
+    uint32_t counts, befores;
+    sum_blocks<BLOCKS>(shared.slices, counts, befores);
     const uint32_t first = counts & 0xffffu, own = first + (counts >> 16);
     const uint32_t above = group.above + warp_prefix(own) - own;
     struct wide_bin found = {0, group.above, 0, group.total, group.above_before, 0};
