@@ -19,8 +19,7 @@ namespace
 #define PARTS_MAX TOPK_STREAM_BLOCKS_MAX
 #define JOBS 4 /* choice: parts that are known at a time; two ahead of the one scanned */
 
-/* Barriers of teams of warps; 0 is the block's. */
-#define TEAM_FINISHERS 1
+/* Barriers of teams of warps; 0 is the block's, 1 the finishers' (block_sync). */
 #define TEAM_SAMPLERS 2
 #define TEAM_SCANNERS 3
 
