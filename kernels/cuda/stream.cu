@@ -28,6 +28,7 @@
 namespace
 {
 
+#if __CUDA_ARCH__ >= 900
 /* A row counts once: by how its boundary was found, or as a spill when its candidates overflowed.
  */
 __device__ __forceinline__ void count_route(struct route_counts &counts, enum route route,
@@ -68,7 +69,6 @@ __device__ __forceinline__ void finish_part(const struct select_params &params, 
     }
 }
 
-#if __CUDA_ARCH__ >= 900
 /*
  * Waits until the n-th part is scanned, however often its candidates must be cut for that. The
  * warps that were through before a cut have arrived for the last time: thread 0 does it for them.
