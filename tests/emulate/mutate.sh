@@ -81,6 +81,7 @@ seen_by_ctest() {
     case $family in
     tiles) more=random_misled ;;
     cluster) more=random_clusters ;;
+    wide) more=random_wide ;;
     *) more= ;;
     esac
     if [[ -n $more ]]; then
@@ -98,7 +99,7 @@ seen_by_longer() {
     [[ $tests != *misled* ]] || options+=(--misled yes)
     [[ $tests != *hostile* ]] || program=hostile
     device=sm90
-    [[ $family != cluster ]] || device=sm90-18
+    [[ $family != cluster && $family != wide ]] || device=sm90-18
     command=("$work/build/bin/emulate_${program}_sm90" "${options[@]}")
     longer_runs[$device ${command[*]}]=1
     seen_by "longer run"
