@@ -3,6 +3,11 @@
  * with many scores on the one side of it and some just on the other, or is a zero among the
  * smallest numbers, on every policy of the families row and wide. What is told from its neighbours
  * by one key less is counted once, and on the right side.
+ *
+ *   bin_edges [--full]
+ *
+ * --full: instead a row with more scores in one bin than fit the 16 bits in which the blocks of
+ * `wide` tell each other a count, on a device that starts clusters of six.
  */
 #include "emulate.h"
 #include "select_gpu.h"
@@ -14,6 +19,7 @@
 #define WIDTH 4096     /* every policy serves it */
 #define NEXT_TO_EDGE 4 /* scores on each side whose key is next to the edge */
 #define ROUNDS 2       /* of every policy */
+#define FULL_BIN 70001 /* scores, all in one bin */
 
 /* What a row has: `within` scores of a bin, up to its edge, and `beyond` that are higher. */
 struct edge_row {
@@ -126,7 +132,36 @@ static bool test_rounds(enum topk_family family, int32_t variant)
     return round > 0;
 }
 
-int main(void)
+/* By the first policy of `wide` that serves such a row. */
+static void test_full_bin(void)
+{
+    const struct gpu_spec spec = {
+        .inputs = {.family = INPUTS_CONSTANT, .num_rows = 1, .width = FULL_BIN},
+        .options = {.ties = TOPK_TIES_LOWEST},
+        .k = 2048,
+    };
+    const struct topk_shape shape = gpu_shape(&spec, false);
+    struct gpu_plan plan;
+    int32_t variant = 0;
+    while (variant < GPU_VARIANTS_MAX && !gpu_plan_init(&shape, TOPK_FAMILY_WIDE, variant, &plan)) {
+        variant++;
+    }
+    char detail[ORACLE_DETAIL_SIZE] = "no policy of wide serves it on this device";
+    if (variant == GPU_VARIANTS_MAX) {
+        gpu_report("it_18_a_full_bin", false, detail);
+        return;
+    }
+    struct gpu_request request;
+    gpu_request_init(&spec, &request);
+    gpu_request_poison(&request);
+    gpu_enqueue(&plan, &request, NULL);
+    CHECK_CUDA(cudaDeviceSynchronize());
+    gpu_report("it_18_a_full_bin", gpu_request_judge(&request, detail), detail);
+    gpu_request_fini(&request);
+    gpu_plan_fini(&plan);
+}
+
+static void test_edges(void)
 {
     bool wide = false;
     for (int32_t variant = 0; test_rounds(TOPK_FAMILY_ROW, variant); variant++) {
@@ -135,5 +170,19 @@ int main(void)
         wide = test_rounds(TOPK_FAMILY_WIDE, variant) || wide; /* clusters that a device starts */
     }
     gpu_report("it_17_has_policies_of_wide", wide, "no cluster is small enough for this device");
+}
+
+int main(int argc, char **argv)
+{
+    const bool full = argc == 2 && strcmp(argv[1], "--full") == 0;
+    if (argc > 1 && !full) {
+        printf("unknown argument '%s'; pass --full or nothing\n", argv[argc - 1]);
+        return 2;
+    }
+    if (full) {
+        test_full_bin();
+    } else {
+        test_edges();
+    }
     return gpu_summary();
 }

@@ -77,17 +77,18 @@ seen_by_ctest() {
     fi
     find_test random_sm90 && command+=("${among[@]}")
     seen_by random_sm90 && return
-    local more
+    local more test
     case $family in
-    tiles) more=random_misled ;;
-    cluster) more=random_clusters ;;
-    wide) more=random_wide ;;
-    *) more= ;;
+    row) more=(bin_edges) ;;
+    tiles) more=(random_misled) ;;
+    cluster) more=(random_clusters) ;;
+    wide) more=(random_wide bin_edges full_bin) ;;
+    *) more=() ;;
     esac
-    if [[ -n $more ]]; then
-        find_test "$more"
-        seen_by "$more" && return
-    fi
+    for test in "${more[@]}"; do
+        find_test "$test"
+        seen_by "$test" && return
+    done
     find_test families && command+=(--family "$family")
     seen_by families
 }
@@ -180,7 +181,7 @@ main() {
     # Half of the time is the compiler's.
     cmake -S "$work" -B "$work/build" -G Ninja -DTOPKD_CUDA=OFF -DTOPKD_BENCH=OFF \
         -DTOPKD_EMULATE_OPTIMISATION=-O0 >"$work/log"
-    for name in random families hostile; do
+    for name in random families hostile bin_edges; do
         compile "emulate_${name}_sm90"
     done
     cp -a "$work/build" "$work/base"

@@ -202,10 +202,11 @@ bool gpu_request_judge(struct gpu_request *request, char *detail)
     if (host->values != NULL) {
         CHECK_CUDA(cudaMemcpy(host->values, request->device.values, bytes, cudaMemcpyDeviceToHost));
     }
-    static struct judge judges[JUDGES_MAX];
+    struct judge judges[JUDGES_MAX];
     pthread_t threads[JUDGES_MAX];
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
     int count = (int)(online < 1 ? 1 : (online > JUDGES_MAX ? JUDGES_MAX : online));
+    count = count < host->num_rows ? count : host->num_rows;
     for (int i = 0; i < count; i++) {
         judges[i] = (struct judge){.request = request, .first = i, .step = count};
         if (pthread_create(&threads[i], NULL, judge_rows, &judges[i]) != 0) {
