@@ -413,18 +413,20 @@ def predicted(calls: pathlib.Path, cells: list[pathlib.Path], published: Figures
 
 def variants_table(figures: Figures) -> str:
     """Of each cell that was measured with several plans: the planner's, and the three fastest."""
-    contests: dict[tuple[int, str, int, int], list[tuple[float, str]]] = {}
-    for (selector, *key), figure in figures.items():
-        plan = selector.partition("@")[2] or "the planner's"
+    contests: dict[Cell, list[tuple[float, str]]] = {}
+    for (selector, k, scores, rows, width), figure in figures.items():
+        kind, _, plan = selector.partition("@")
         if figure.inexact == 0:
-            contests.setdefault(tuple(key), []).append((figure.us, plan))  # type: ignore[arg-type]
-    lines = [["K", "shape", "planner's, us", "fastest", "second", "third"]]
-    for (k, _, rows, width), plans in contests.items():
+            cell = (kind, k, scores, rows, width)
+            contests.setdefault(cell, []).append((figure.us, plan or "the planner's"))
+    lines = [["selector", "K", "scores", "shape", "planner's, us", "fastest", "second", "third"]]
+    for (kind, k, scores, *shape), plans in contests.items():
         own = next((us for us, plan in plans if plan == "the planner's"), None)
         if own is None or len(plans) < 2:
             continue
         best = [f"{plan} {us:.2f} ({us / own:.3f}×)" for us, plan in sorted(plans)[:3]]
-        lines.append([str(k), short((rows, width)), f"{own:.2f}", *best, *[""] * (3 - len(best))])
+        best += [""] * (3 - len(best))
+        lines.append([kind, str(k), scores, short((shape[0], shape[1])), f"{own:.2f}", *best])
     return table(lines) if len(lines) > 1 else ""
 
 

@@ -172,10 +172,25 @@ class Variants(unittest.TestCase):
         head, _, line = report.variants_table(figures).splitlines()
         self.assertIn("fastest", head)
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        self.assertEqual(cells[:4], ["512", "64×8K", "10.00", "row:5 8.00 (0.800×)"])
-        self.assertIn("row:3", cells[4])
-        self.assertIn("the planner's 10.00 (1.000×)", cells[5])
+        self.assertEqual(cells[:4], ["topkd", "512", "indexer", "64×8K"])
+        self.assertEqual(cells[4:6], ["10.00", "row:5 8.00 (0.800×)"])
+        self.assertIn("row:3", cells[6])
+        self.assertIn("the planner's 10.00 (1.000×)", cells[7])
         self.assertEqual(report.variants_table({}), "")
+
+    def test_kinds_of_selections_are_not_mixed(self) -> None:
+        cell = (2048, "indexer", 64, 8192)
+        figures: report.Figures = {
+            ("topkd", *cell): report.Figure(1.0, [10.0]),
+            ("topkd-float16", *cell): report.Figure(1.0, [6.0]),
+            ("topkd-deterministic", *cell): report.Figure(1.0, [11.0]),
+        }
+        self.assertEqual(report.variants_table(figures), "")
+        figures["topkd-float16@row:3", *cell] = report.Figure(1.0, [5.0])
+        [_, _, line] = report.variants_table(figures).splitlines()
+        cells = [text.strip() for text in line.split("|")[1:-1]]
+        self.assertEqual(cells[0], "topkd-float16")
+        self.assertEqual(cells[4:6], ["6.00", "row:3 5.00 (0.833×)"])
 
 
 class Traces(unittest.TestCase):
