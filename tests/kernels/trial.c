@@ -57,6 +57,17 @@ bool trial_is_sanitized(void)
 #endif
 }
 
+struct topk_cpu *trial_cpu_create(uint32_t num_threads)
+{
+    struct topk_cpu_config config = {.num_threads = num_threads};
+    struct topk_cpu *cpu = NULL;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    if (topk_cpu_create(&config, &cpu, detail) != TOPK_OK) {
+        fail_msg("create: %s", detail);
+    }
+    return cpu;
+}
+
 void trial_isas_open(struct trial_isas *isas, uint32_t num_threads)
 {
     static const char *const names[TRIAL_ISAS_MAX] = {"portable", "avx2", "avx512"};

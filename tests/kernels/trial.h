@@ -23,6 +23,9 @@ struct trial {
     int32_t tail_elements; /* between the last score and the forbidden page: moves the alignment */
 };
 
+/* A pool of num_threads with the best instruction set; the test fails when there is none. */
+struct topk_cpu *trial_cpu_create(uint32_t num_threads);
+
 /* A bounded file of pools, one for each instruction set that this processor has. */
 #define TRIAL_ISAS_MAX 3
 

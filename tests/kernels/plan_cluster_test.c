@@ -1,0 +1,148 @@
+/* The planner: which rows are a cluster's, of the family `cluster` or of `wide`. */
+#include "plan_of.h"
+
+static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, cluster_blocks;
+    } edges[] = {{1, 16}, {7, 16}, {8, 8},  {9, 6},  {16, 6},          {17, 4},
+                 {24, 4}, {25, 3}, {32, 3}, {33, 2}, {CLUSTER_ROWS, 2}};
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+        for (int32_t width = TOPK_CLUSTER_SLICE_MIN * TOPK_CLUSTER_BLOCKS_MAX;
+             width <= TOPK_CLUSTER_WIDTH_MAX; width *= 2) {
+            struct topk_plan plan = plan_by_value(&h200, edges[i].rows, width, 2048);
+            assert_family(&plan, TOPK_FAMILY_CLUSTER);
+            assert_int_equal(plan.cluster_blocks, edges[i].cluster_blocks);
+            assert_int_equal(plan.num_blocks, edges[i].rows * edges[i].cluster_blocks);
+            assert_in_range(plan.num_blocks, 1, h200.num_multiprocessors);
+        }
+        struct topk_plan row = plan_by_value(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_ABOVE, 2048);
+        assert_family(&row, TOPK_FAMILY_ROW);
+        struct topk_plan longer = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_MAX + 1, 2048);
+        assert_family(&longer, TOPK_FAMILY_SPLIT);
+    }
+}
+
+static void it_gives_no_block_of_a_cluster_a_slice_not_worth_it(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, width, cluster_blocks;
+    } expected[] = {{1, 32768, 8},  {8, 32768, 8},  {9, 32768, 6}, {17, 32768, 4},
+                    {1, 65535, 8},  {1, 65536, 16}, {1, 24576, 6}, {1, 24575, 4},
+                    {24, 16385, 4}, {25, 16385, 3}, {33, 16385, 2}};
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        struct topk_plan plan = plan_by_value(&h200, expected[i].rows, expected[i].width, 2048);
+        assert_family(&plan, TOPK_FAMILY_CLUSTER);
+        assert_int_equal(plan.cluster_blocks, expected[i].cluster_blocks);
+    }
+}
+
+/* A batch is read while the next is on its way: two stages at least, and all in shared memory. */
+static void it_gives_a_cluster_two_to_four_stages(void **state)
+{
+    (void)state;
+    for (int32_t width = 1; width > 0 && width < 1 << 30; width = width * 3 + 1) {
+        for (int32_t variant = 0; variant < 6; variant++) {
+            for (int order = 0; order < 3; order++) {
+                struct topk_shape shape = shape_of(700, width, 2048);
+                shape.options.order = (enum topk_order)order;
+                struct topk_plan plan;
+                assert_int_equal(
+                    topk_plan_make_family(&shape, &h200, TOPK_FAMILY_CLUSTER, variant, &plan, NULL),
+                    TOPK_OK);
+                assert_in_range(plan.parameters[TOPK_PARAMETER_STAGES], 2, TOPK_CLUSTER_STAGES_MAX);
+                assert_true(plan.shared_bytes <= h200.shared_bytes_per_block);
+                assert_int_equal(plan.num_blocks % plan.cluster_blocks, 0);
+                assert_in_range(plan.num_blocks, 1, h200.num_multiprocessors);
+            }
+        }
+    }
+}
+
+static void it_gives_few_rows_of_middle_width_to_wide(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, width, cluster_blocks; /* 0: another family's */
+    } expected[] = {{1, 8192, 0},   {1, 8193, 8},    {12, 32768, 8}, {13, 16384, 4},
+                    {24, 16384, 4}, {25, 16384, 0},  {16, 36864, 6}, {17, 32768, 4},
+                    {24, 32768, 4}, {7, 65536, 16},  {8, 65536, 6},  {16, 73728, 6},
+                    {16, 73729, 0}, {17, 32769, 0},  {7, 65537, 16}, {7, 131072, 16},
+                    {8, 131072, 0}, {7, 262144, 16}, {1, 262145, 0}, {67, 32768, 0},
+                    {25, 16385, 2}, {66, 32768, 2}};
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        for (int32_t order = TOPK_ORDER_ANY; order <= TOPK_ORDER_VALUE; order++) {
+            const struct topk_plan plan =
+                plan_in((enum topk_order)order, &h200, expected[i].rows, expected[i].width, 2048);
+            const int32_t blocks_min = order == TOPK_ORDER_ANY ? 2 : 4; /* two: in any order */
+            const bool wide = expected[i].cluster_blocks >= blocks_min && order != TOPK_ORDER_VALUE;
+            assert_int_equal(plan.family == TOPK_FAMILY_WIDE, wide);
+            if (wide) {
+                assert_int_equal(plan.cluster_blocks, expected[i].cluster_blocks);
+                assert_int_equal(plan.num_blocks, expected[i].rows * plan.cluster_blocks);
+            }
+        }
+    }
+    assert_int_not_equal(plan_of(&h200, 1, 32768, (int32_t)TOPK_K_FAST_MAX + 1).family,
+                         TOPK_FAMILY_WIDE);
+    assert_int_not_equal(plan_of(&a100, 1, 32768, 2048).family, TOPK_FAMILY_WIDE);
+    assert_int_equal(plan_of(&rtx, 1, 73728, 2048).family, TOPK_FAMILY_WIDE); /* up to 8 blocks */
+    assert_int_not_equal(plan_of(&rtx, 1, 73729, 2048).family, TOPK_FAMILY_WIDE);
+    struct topk_shape shape = shape_of(1, 262145, 2048);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_WIDE, -1, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    assert_non_null(strstr(detail, "wide"));
+}
+
+static void it_has_other_families_where_there_are_no_clusters(void **state)
+{
+    (void)state;
+    struct topk_shape shape = shape_of(4, 100000, 2048);
+    struct topk_plan plan;
+    char detail[TOPK_DETAIL_SIZE] = "";
+    const struct topk_device *without[] = {&a100, &rtx}; /* none; too little shared memory */
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(
+            topk_plan_make_family(&shape, without[i], TOPK_FAMILY_CLUSTER, -1, &plan, detail),
+            TOPK_E_UNSUPPORTED);
+        assert_non_null(strstr(detail, "cluster"));
+        plan = plan_by_value(without[i], 4, 30000, 2048);
+        assert_family(&plan, TOPK_FAMILY_ROW);
+    }
+    plan = plan_by_value(&rtx, 4, 100000, 2048);
+    assert_int_not_equal(plan.family, TOPK_FAMILY_CLUSTER);
+    plan = plan_by_value(&b200, 4, 100000, 2048);
+    assert_family(&plan, TOPK_FAMILY_CLUSTER);
+    shape.k = (int32_t)TOPK_K_FAST_MAX + 1;
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_CLUSTER, -1, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    struct topk_device small = h200; /* a slice of a device: fewer rows at once */
+    small.num_multiprocessors = 33;
+    plan = plan_by_value(&small, 1, 100000, 2048);
+    assert_int_equal(plan.cluster_blocks, 16);
+    plan = plan_by_value(&small, 2, 100000, 2048);
+    assert_int_equal(plan.cluster_blocks, 8);
+    plan = plan_by_value(&small, 3, 100000, 2048);
+    assert_int_equal(plan.cluster_blocks, 6);
+    plan = plan_by_value(&small, 17, 100000, 2048);
+    assert_family(&plan, TOPK_FAMILY_SPLIT);
+    small.num_multiprocessors = 14;
+    assert_int_equal(topk_plan_make_family(&shape, &small, TOPK_FAMILY_CLUSTER, 0, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
+        cmocka_unit_test(it_gives_few_rows_of_middle_width_to_wide),
+        cmocka_unit_test(it_gives_no_block_of_a_cluster_a_slice_not_worth_it),
+        cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
+        cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
