@@ -279,7 +279,7 @@ static void it_34_rate_of_registrations(void **state)
     raw_worker_stop(&worker);
 }
 
-/* CASES 28 through the wire; the arithmetic itself is geometry_test's. */
+/* CASES 28 through the wire; the arithmetic itself is geometry_exact_test's. */
 static void it_38_geometry_is_checked(void **state)
 {
     (void)state;
