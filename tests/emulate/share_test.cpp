@@ -51,7 +51,10 @@ void share_rows_out(struct shared_rows *rows)
         if (at < ROWS_MAX + BLOCKS_MAX) {
             const uint32_t read = (segment.end + TOPK_UNIT_SCORES - 1) / TOPK_UNIT_SCORES -
                                   segment.begin / TOPK_UNIT_SCORES;
-            const uint32_t units = segment.length <= K ? WHOLE_ROW_UNITS : read;
+            const uint32_t least = segment.length <= K
+                                       ? WHOLE_ROW_UNITS
+                                       : std::min(LEAST_ROW_UNITS, 2 * (uint32_t)rows->snap);
+            const uint32_t units = std::max(read, least);
             rows->parts[at] = {segment.row, segment.begin - segment.skew,
                                segment.end - segment.skew, blockIdx.x, units};
         }
@@ -125,8 +128,8 @@ bool rows_are_shared(const struct shared_rows &rows, uint32_t num_blocks)
         units[rows.parts[i].block] += rows.parts[i].units;
         all += rows.parts[i].units;
     }
-    const uint32_t longest =
-        std::max((uint32_t)rows.task.width / TOPK_UNIT_SCORES + 2, WHOLE_ROW_UNITS);
+    const uint32_t longest = std::max(
+        {(uint32_t)rows.task.width / TOPK_UNIT_SCORES + 2, WHOLE_ROW_UNITS, LEAST_ROW_UNITS});
     const uint32_t most = *std::max_element(units.begin(), units.end());
     if (most > all / num_blocks + longest) {
         printf("%u of %u units in one of %u blocks, rows of up to %u\n", most, all, num_blocks,
