@@ -18,7 +18,7 @@
 #define ROWS 3         /* one of positive numbers, one of negative, one around zero */
 #define WIDTH 4096     /* every policy serves it */
 #define NEXT_TO_EDGE 4 /* scores on each side whose key is next to the edge */
-#define ROUNDS 2       /* of every policy */
+#define ROUNDS 3       /* of every policy; the last with 16 bits, and ties to the lowest */
 #define FULL_BIN 70001 /* scores, all in one bin */
 
 /* What a row has: `within` scores of a bin, up to its edge, and `beyond` that are higher. */
@@ -27,6 +27,7 @@ struct edge_row {
     uint32_t spread; /* of their keys */
     float edge;      /* the lowest number of the higher bin; or, negative, the lowest of the bin;
                       * 0: zeros of both signs are within */
+    float tiny;      /* beside zeros: the smallest number */
 };
 
 static float number_at(float number, int32_t steps)
@@ -48,7 +49,7 @@ static float draw_score(struct inputs_rng *rng, const struct edge_row *row, int3
         return nth % 2 == 0 ? 0.0f : -0.0f;
     }
     if (row->edge == 0) {
-        const float number = number_at(0.0f, 1 + steps);
+        const float number = row->tiny * (float)(1 + steps);
         return i < row->within + row->beyond ? number : -number;
     }
     if (i >= row->within + row->beyond) {
@@ -72,6 +73,8 @@ static void fill_request(struct inputs_rng *rng, const struct edge_row *like,
                          struct gpu_request *request)
 {
     static float scores[WIDTH];
+    const enum topk_dtype dtype = request->spec.options.dtype;
+    const size_t bytes = topk_dtype_bytes(dtype);
     for (int32_t i = 0; i < request->host.num_rows; i++) {
         const size_t first = (size_t)i * (size_t)request->host.row_stride;
         const float edge = 1.0f + (float)inputs_rng_below(rng, 32) / 32.0f;
@@ -79,9 +82,14 @@ static void fill_request(struct inputs_rng *rng, const struct edge_row *like,
         row.edge = ldexpf(i % 2 == 0 ? edge : -edge, (int)inputs_rng_below(rng, 9) - 4);
         row.edge = i < 2 ? row.edge : 0;
         fill_row(rng, &row, scores);
-        memcpy((float *)request->host.scores + first, scores, sizeof(scores));
-        CHECK_CUDA(cudaMemcpy((float *)request->device.scores + first, scores, sizeof(scores),
-                              cudaMemcpyHostToDevice));
+        char *host = (char *)(uintptr_t)request->host.scores + first * bytes;
+        if (dtype == TOPK_DTYPE_FLOAT32) {
+            memcpy(host, scores, sizeof(scores));
+        } else {
+            inputs_narrow(dtype, scores, WIDTH, (uint16_t *)(void *)host);
+        }
+        CHECK_CUDA(cudaMemcpy((char *)(uintptr_t)request->device.scores + first * bytes, host,
+                              WIDTH * bytes, cudaMemcpyHostToDevice));
     }
 }
 
@@ -91,14 +99,18 @@ static bool test_policy(enum topk_family family, int32_t variant, int32_t round)
     const int32_t num_orders = family == TOPK_FAMILY_WIDE ? TOPK_ORDER_VALUE : 3;
     struct inputs_rng rng =
         inputs_rng_of(inputs_run_seed(), (uint64_t)variant * ROUNDS + (uint64_t)round);
+    const bool halves = round == ROUNDS - 1;
     const struct edge_row like = {
         .within = 300 + (int32_t)inputs_rng_below(&rng, 700),
         .beyond = NEXT_TO_EDGE + (int32_t)inputs_rng_below(&rng, 300),
         .spread = 2100 + inputs_rng_below(&rng, 4000),
+        .tiny = halves ? 0x1p-24f : 0x1p-149f, /* of float16, and of float32 */
     };
     const struct gpu_spec spec = {
         .inputs = {.num_rows = ROWS, .width = WIDTH, .seed = 1},
-        .options = {.order = (enum topk_order)((variant + round) % num_orders)},
+        .options = {.order = (enum topk_order)((variant + round) % num_orders),
+                    .ties = halves ? TOPK_TIES_LOWEST : TOPK_TIES_ANY,
+                    .dtype = halves ? (enum topk_dtype)(1 + variant % 2) : TOPK_DTYPE_FLOAT32},
         .k = like.beyond + 1 + (int32_t)inputs_rng_below(&rng, 2),
     };
     const struct topk_shape shape = gpu_shape(&spec, false);
