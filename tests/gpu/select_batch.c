@@ -217,34 +217,47 @@ static void finish_test(const struct batch_test *test)
     pthread_mutex_unlock(&mutex);
 }
 
-void batch_run(bool quiet)
+static void report(const struct batch_test *test, bool quiet)
 {
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    const int others = (int)(online < BATCH_THREADS_MAX ? online : BATCH_THREADS_MAX) - 1;
-    pthread_t threads[BATCH_THREADS_MAX];
+    if (test->num_cases > 0) {
+        gpu_report(test->name, !test->failed, test->detail);
+    } else if (!quiet) {
+        printf("none   %s: no policy serves it\n", test->name);
+    }
+}
+
+static void run_batch(int num_others, bool quiet)
+{
+    pthread_t others[BATCH_THREADS_MAX];
     memset(batch.has_run, 0, sizeof(batch.has_run));
     batch.next = 0;
-    for (int i = 0; i < others; i++) {
-        if (pthread_create(&threads[i], NULL, run_cases, NULL) != 0) {
+    for (int i = 0; i < num_others; i++) {
+        if (pthread_create(&others[i], NULL, run_cases, NULL) != 0) {
             printf("cannot start a thread\n");
             exit(2);
         }
     }
     for (size_t i = 0; i < batch.num_tests; i++) {
-        const struct batch_test *test = &batch.tests[i];
-        finish_test(test);
-        if (test->num_cases > 0) {
-            gpu_report(test->name, !test->failed, test->detail);
-        } else if (!quiet) {
-            printf("none   %s: no policy serves it\n", test->name);
-        }
+        finish_test(&batch.tests[i]);
+        report(&batch.tests[i], quiet);
     }
-    for (int i = 0; i < others; i++) {
-        pthread_join(threads[i], NULL);
+    for (int i = 0; i < num_others; i++) {
+        pthread_join(others[i], NULL);
     }
     free(batch.cases);
     free(batch.tests);
     batch.cases = NULL;
     batch.tests = NULL;
     batch.num_cases = batch.num_tests = 0;
+}
+
+void batch_run(void)
+{
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    run_batch((int)(online < BATCH_THREADS_MAX ? online : BATCH_THREADS_MAX) - 1, false);
+}
+
+void batch_run_alone(void)
+{
+    run_batch(0, true);
 }

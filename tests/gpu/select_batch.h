@@ -32,10 +32,13 @@ void batch_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void batch_add(const struct gpu_spec *spec, enum topk_family family, int32_t variant,
                enum batch_kind kind);
 
-/* Selects everything that was added, and reports each test as soon as it and those before it are
- * done. One without a selection has shown nothing: a line says so, or none when `quiet`. Afterwards
- * the batch is empty. */
-void batch_run(bool quiet);
+/* Selects everything that was added, with as many threads as there are processors, and reports each
+ * test as soon as it and those before it are done. One without a selection has shown nothing, which
+ * a line says. Afterwards the batch is empty. */
+void batch_run(void);
+
+/* The same by this thread alone, without a line for tests that have no selection. */
+void batch_run_alone(void);
 
 /* Whether the batch that ran last has selected from this type of scores with this policy. */
 bool batch_has_run(int32_t variant, enum topk_dtype dtype);
