@@ -374,6 +374,19 @@ static bool check_line(int num_operands, char **operands, unsigned *seen,
     return check_order(options) && (command != CTL_SELECT || check_select(options));
 }
 
+/* The word of a command that the line has, wherever its options stand; NULL: none. */
+static const char *command_of(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        for (size_t c = 0; c < CTL_COMMAND_COUNT; c++) {
+            if (strcmp(argv[i], commands[c].word) == 0) {
+                return commands[c].word;
+            }
+        }
+    }
+    return NULL;
+}
+
 static void fill_getopt(struct option *table)
 {
     for (size_t i = 0; i < NUM_SPECS; i++) {
@@ -402,11 +415,12 @@ enum ctl_exit options_parse(int argc, char **argv, struct ctl_options *options_p
     unsigned seen[NUM_SPECS] = {0};
     static char name[] = "topkctl"; /* getopt's messages begin with it, as ours do */
     fill_getopt(table);
+    options_name_command(command_of(argc, argv));
     argv[0] = name;
     for (int code; (code = getopt_long(argc, argv, "k:h", table, NULL)) != -1;) {
         code = code == 'k' ? OPTION_K : code == 'h' ? OPTION_HELP : code;
         if (code == '?') { /* getopt has said what is wrong */
-            fputs("see topkctl --help\n", stderr);
+            options_name_help();
             return CTL_EXIT_USAGE;
         }
         seen[code - OPTION_FIRST - 1] = 1;

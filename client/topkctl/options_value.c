@@ -9,13 +9,27 @@
 
 #define DURATION_MAX_MS 86400000u /* choice: a day */
 
+static const char *command_word; /* NULL: none */
+
+void options_name_command(const char *word)
+{
+    command_word = word;
+}
+
+void options_name_help(void)
+{
+    fprintf(stderr, "see topkctl %s%s--help\n", command_word != NULL ? command_word : "",
+            command_word != NULL ? " " : "");
+}
+
 bool options_misuse(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     fputs("topkctl: ", stderr);
     vfprintf(stderr, format, arguments);
-    fputs("; see topkctl --help\n", stderr);
+    fputs("; ", stderr);
+    options_name_help();
     va_end(arguments);
     return false;
 }
@@ -28,7 +42,8 @@ bool options_parse_u32(const char *word, const char *text, uint32_t min, uint32_
     unsigned long long value = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min ||
         value > max) {
-        return options_misuse("--%s is \"%s\"; give a number from %u to %u", word, text, min, max);
+        return options_misuse("%s%s is \"%s\"; give a number from %u to %u",
+                              word[1] != '\0' ? "--" : "-", word, text, min, max);
     }
     *value_p = (uint32_t)value;
     return true;

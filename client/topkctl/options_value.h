@@ -10,8 +10,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Says what is wrong with the command line; returns false for the callers' convenience. */
+/* The command whose help is named in what follows; NULL: none is known. */
+void options_name_command(const char *word);
+
+/* Says what is wrong with the command line and whose help to see; returns false for the callers'
+ * convenience. */
 bool options_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void options_name_help(void); /* the last part of it alone, a line */
 
 bool options_parse_u32(const char *word, const char *text, uint32_t min, uint32_t max,
                        uint32_t *value_p);

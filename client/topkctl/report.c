@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MESSAGE_SIZE 1024u
 
@@ -25,8 +26,9 @@ enum ctl_exit report_status(const struct ctl_options *options, const char *what,
                             enum topkd_status status, const char *detail)
 {
     char message[MESSAGE_SIZE];
-    snprintf(message, sizeof(message), "%s: %s%s%s", what, topkd_strerror(status),
-             detail[0] != '\0' ? ": " : "", detail);
+    const bool is_named = strstr(detail, what) != NULL; /* once is enough */
+    snprintf(message, sizeof(message), "%s%s%s%s%s", is_named ? "" : what, is_named ? "" : ": ",
+             topkd_strerror(status), detail[0] != '\0' ? ": " : "", detail);
     progress_wipe();
     if (!options->is_quiet) {
         fprintf(stderr, "topkctl: %s (%s)\n", message, topkd_strhint(status));

@@ -75,9 +75,9 @@ void select_report_text(const struct select_job *job, const struct select_output
 {
     char select[TEXT_SIZE];
     char total[TEXT_SIZE];
-    printf("%u rows of %u %s scores, K %u, order %s, ties %s\n", job->rows, job->width,
-           topk_dtype_name(job->dtype), job->k, options_order_name(job->options->order),
-           options_ties_name(job->options->ties));
+    printf("%u row%s of %u %s scores, K %u, order %s, ties %s\n", job->rows,
+           job->rows == 1 ? "" : "s", job->width, topk_dtype_name(job->dtype), job->k,
+           options_order_name(job->options->order), options_ties_name(job->options->ties));
     printf("by %s: selecting %s, in all %s, %" PRIu64 " block%s\n", summary->where,
            text_duration(summary->select_ns, select), text_duration(summary->total_ns, total),
            summary->num_blocks, summary->num_blocks == 1 ? "" : "s");

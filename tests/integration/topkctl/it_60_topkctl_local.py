@@ -257,10 +257,10 @@ class Refusals(ToolTest):
             (["needs -k K"], "select", "scores.npy"),
             (["one FILE.npy, 0 given"], "select", "-k", 3),
             (["one FILE.npy, 2 given"], "select", "scores.npy", "scores.npy", "-k", 3),
-            (["--k is \"0\"", "1 to 16384"], "select", "scores.npy", "-k", 0),
-            (["--k is \"16385\""], "select", "scores.npy", "-k", 16385),
-            (["--k is \"3x\""], "select", "scores.npy", "-k", "3x"),
-            (["--k is \"-3\""], "select", "scores.npy", "-k", "-3"),
+            (["-k is \"0\"", "1 to 16384"], "select", "scores.npy", "-k", 0),
+            (["-k is \"16385\""], "select", "scores.npy", "-k", 16385),
+            (["-k is \"3x\""], "select", "scores.npy", "-k", "3x"),
+            (["-k is \"-3\""], "select", "scores.npy", "-k", "-3"),
             (["--order is \"up\"", "any|index|value"], "select", "s", "-k", 3, "--order", "up"),
             (["--ties is \"first\""], "select", "s", "-k", 3, "--ties", "first"),
             (["power of two"], "select", "s", "-k", 3, "--page-size", 3),
@@ -275,7 +275,7 @@ class Refusals(ToolTest):
             (["--out is empty"], "select", "s", "-k", 3, "--out", ""),
             (["ping takes no --verify"], "ping", "--verify"),
             (["takes no operand, 1 given"], "devices", "cpu"),
-            (["unrecognized option"], "devices", "--colour"),
+            (["unrecognized option", "see topkctl devices --help"], "devices", "--colour"),
             (["requires an argument"], "devices", "--url"),
         ):  # fmt: skip
             self.bad(2, words, *arguments)

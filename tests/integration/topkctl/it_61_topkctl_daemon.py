@@ -173,7 +173,9 @@ class WithoutDaemon(ToolTest):
         for command in (["ping"], ["devices"], ["sessions"], ["stats"], ["drain"],
                         ["select", "scores.npy", "-k", 1]):  # fmt: skip
             words = ["the daemon cannot be reached", NO_DAEMON, "start topkd"]
-            self.bad(3, words, *command, "--url", NO_DAEMON, "--timeout", "200ms")
+            line = [*command, "--url", NO_DAEMON, "--timeout", "200ms"]
+            self.bad(3, words, *line)
+            self.assertEqual(run(*line).stderr.count(NO_DAEMON), 1)
 
     def test_a_url_of_another_kind(self):
         self.bad(1, ["tcp://localhost", "ipc:///"], "devices", "--url", "tcp://localhost")
