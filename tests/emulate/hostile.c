@@ -218,6 +218,22 @@ static bool gaps_are_filled(const struct edge *edge, int64_t stride, const struc
     return true;
 }
 
+/* What is written as a position is one, or -1, or nothing was written there yet. */
+static bool are_positions(const struct topk_args *args)
+{
+    int32_t untouched;
+    memset(&untouched, FILLED, sizeof(untouched));
+    for (int32_t row = 0; row < args->num_rows; row++) {
+        const int32_t *indices = args->indices + row * args->index_stride;
+        for (int32_t i = 0; i < args->k; i++) {
+            if (indices[i] != untouched && (indices[i] < -1 || indices[i] >= args->width)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 bool hostile_is_within(const struct hostile *hostile, char *what)
 {
     const struct {
@@ -243,6 +259,10 @@ bool hostile_is_within(const struct hostile *hostile, char *what)
     }
     if (beside != NULL) {
         snprintf(what, ORACLE_DETAIL_SIZE, "something was written beside %s", beside);
+        return false;
+    }
+    if (args->page_table == NULL && args->row_offsets == NULL && !are_positions(args)) {
+        snprintf(what, ORACLE_DETAIL_SIZE, "no position of its row was written as one");
         return false;
     }
     if (memcmp(hostile->d_args, args, sizeof(*args)) != 0) {

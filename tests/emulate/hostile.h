@@ -37,7 +37,8 @@ void hostile_meddle(void *hostile);
 /* Scores and lengths as they were at first. */
 void hostile_restore(struct hostile *hostile);
 
-/* Whether nothing was written beside what a selection may write. what[ORACLE_DETAIL_SIZE]. */
+/* Whether nothing was written beside what a selection may write, and no position that is none.
+ * what[ORACLE_DETAIL_SIZE]. */
 bool hostile_is_within(const struct hostile *hostile, char *what);
 
 #endif

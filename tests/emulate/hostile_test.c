@@ -1,7 +1,8 @@
 /*
  * hostile_test - selections from memory that changes while it is read, on the model of a GPU: every
  * policy of every family in turn. Results are undefined then; but nothing may be read or written
- * out of range, every launch ends, and a workspace that is prepared anew selects exactly.
+ * out of range, what is written as a position is one, every launch ends, and a workspace that is
+ * prepared anew selects exactly.
  *
  *   hostile_test [--cases N | --seconds N] [--first N] [--family NAME] [--help]
  *
