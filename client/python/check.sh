@@ -11,8 +11,14 @@
 # PyTorch itself, on a GPU host (tests/gpu/python.sh).
 set -euo pipefail
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-build=$(realpath "${1:-$root/build/dev}")
+build=$(realpath -m -- "${1:-$root/build/dev}")
 here=$root/client/python
 work=$root/build/python
 stand_in=$build/lib/fake_libcuda.so
