@@ -61,12 +61,20 @@ void batch_begin(const char *format, ...)
     va_end(arguments);
 }
 
+static struct topk_shape shape_of(const struct gpu_spec *spec, enum batch_kind kind)
+{
+    return gpu_shape(spec, kind == BATCH_SPARE);
+}
+
 void batch_add(const struct gpu_spec *spec, enum topk_family family, int32_t variant,
                enum batch_kind kind)
 {
+    const struct topk_shape shape = shape_of(spec, kind);
     uint32_t variants = 0;
     for (int32_t v = 0; v < GPU_VARIANTS_MAX; v++) {
-        if ((variant == BATCH_ALL || variant == v) && gpu_serves(spec, family, v)) {
+        struct topk_plan plan;
+        if ((variant == BATCH_ALL || variant == v) &&
+            topk_plan_make_family(&shape, gpu_device(), family, v, &plan, NULL) == TOPK_OK) {
             variants |= 1u << v;
         }
     }
@@ -124,10 +132,11 @@ static bool were_misled(const struct gpu_request *request, uint64_t misled, char
 static bool run_policy(const struct batch_case *one, struct gpu_request *request, int32_t variant,
                        char *detail)
 {
-    const struct topk_shape shape = gpu_shape(&one->spec, one->kind == BATCH_SPARE);
+    const struct topk_shape shape = shape_of(&one->spec, one->kind);
     struct gpu_plan plan;
     if (!gpu_plan_init(&shape, one->family, variant, &plan)) {
-        return true; /* it serves the request, but none that is larger */
+        describe(one, request, variant, 0, "there is no plan, though there was one", detail);
+        return false;
     }
     gpu_request_poison(request);
     const bool misleads = one->kind == BATCH_MISLED;
