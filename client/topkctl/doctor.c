@@ -80,8 +80,8 @@ static void check_devices(struct doctor *doctor)
                         "%s is not ready (%u restarts)", device->device, device->restarts);
         } else if (device->restarts > 0) {
             doctor_note(doctor, DOCTOR_WARN, "worker", "read the daemon's log for worker_exit",
-                        "%s is ready, but was restarted %u times", device->device,
-                        device->restarts);
+                        "%s is ready, but was restarted %u time%s", device->device,
+                        device->restarts, device->restarts == 1 ? "" : "s");
         } else {
             doctor_note(doctor, DOCTOR_OK, "worker", NULL, "%s is ready: %s, pid %d",
                         device->device, device->name, device->pid);

@@ -1,5 +1,6 @@
 """topkctl with a daemon: what it shows, what it selects, and what it says when something is wrong."""
 
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,34 @@ class Looking(WithClients):
         heading, row = self.good("devices", *self.url).splitlines()
         self.assertRegex(heading, r"^DEVICE +STATE +EPOCH +RESTARTS +PID +NAME$")
         self.assertRegex(row, rf"^cpu +ready +{device['epoch']} +0 +{device['pid']} +CPU, ")
+
+    def doctor(self):
+        """What doctor found, by subject: level, text, fix. A GPU of this machine is not asked for."""
+        shown = json.loads(run("doctor", *self.url, "--json").stdout)
+        found = {f["subject"]: (f["level"], f["text"], f.get("fix")) for f in shown["findings"]}
+        levels = [finding["level"] for finding in shown["findings"]]
+        self.assertEqual(shown["worst"], max(levels, key=("OK", "WARN", "FAIL").index))
+        return found
+
+    def test_doctor(self):
+        found = self.doctor()
+        for subject in ("socket", "daemon", "worker", "memory", "namespace"):
+            self.assertEqual((found[subject][0], found[subject][2]), ("OK", None), found)
+        self.assertIn(f"{self.daemon.url} answers, 1 device", found["daemon"][1])
+        self.assertIn("mapped by the other", found["memory"][1])
+        (device,) = self.good_json("devices", *self.url)["devices"]
+        os.kill(device["pid"], signal.SIGKILL)
+        until(
+            lambda: [
+                d
+                for d in self.good_json("devices", *self.url)["devices"]
+                if d["state"] == "ready" and d["restarts"] == 1
+            ],
+            "the worker's next life",
+        )
+        level, text, fix = self.doctor()["worker"]
+        self.assertEqual((level, text), ("WARN", "cpu is ready, but was restarted 1 time"))
+        self.assertIn("worker_exit", fix)
 
     def test_ping(self):
         self.assertRegex(self.good("ping", *self.url), r"^cpu answers .*20 round trips, min \d")
@@ -192,6 +221,18 @@ class WithoutDaemon(ToolTest):
         self.assertIn("bad.yaml:2", done.stdout + done.stderr)
         self.assertIn("lains", done.stdout + done.stderr)
         self.assertEqual(run("check-config", "none.yaml").returncode, 1)
+
+    def test_many_errors_and_odd_names(self):
+        name = 'odd"\n.yaml'
+        with open(name, "w", encoding="utf-8") as file:
+            file.write("limits:\n" + "".join(f"  none_{i}: 1\n" for i in range(40)))
+        done = run("check-config", name)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count("unknown key"), 16)
+        self.assertIn("and 24 more errors", done.stderr)
+        shown = json.loads(run("check-config", name, "--json").stdout)
+        self.assertEqual((shown["file"], shown["ok"], shown["num_errors"]), (name, False, 40))
+        self.assertEqual(len(shown["errors"]), 16)
 
 
 if __name__ == "__main__":
