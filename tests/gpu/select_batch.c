@@ -29,6 +29,7 @@ static struct {
     struct batch_case *cases;
     struct batch_test *tests;
     size_t num_cases, num_tests;
+    bool once;
     /* While it runs, under the mutex. */
     size_t next;
     bool has_run[GPU_VARIANTS_MAX][TOPK_DTYPE_COUNT];
@@ -141,7 +142,8 @@ static bool run_policy(const struct batch_case *one, struct gpu_request *request
     gpu_request_poison(request);
     const bool misleads = one->kind == BATCH_MISLED;
     const uint64_t misled = misleads ? (uint64_t)gpu_mislead(request, &plan.plan) : 0;
-    const int turns = misleads || plan.plan.workspace_bytes <= WORKSPACE_UNUSED_BYTES ? 1 : 2;
+    const bool leaves_nothing = plan.plan.workspace_bytes <= WORKSPACE_UNUSED_BYTES;
+    const int turns = batch.once || misleads || leaves_nothing ? 1 : 2;
     bool good = true;
     for (int turn = 0; turn < turns && good; turn++) {
         gpu_enqueue(&plan, request, NULL);
@@ -263,10 +265,12 @@ static void run_batch(int num_others, bool quiet)
 void batch_run(void)
 {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    batch.once = false;
     run_batch((int)(online < BATCH_THREADS_MAX ? online : BATCH_THREADS_MAX) - 1, false);
 }
 
-void batch_run_alone(void)
+void batch_run_alone(bool once)
 {
+    batch.once = once;
     run_batch(0, true);
 }

@@ -37,8 +37,9 @@ void batch_add(const struct gpu_spec *spec, enum topk_family family, int32_t var
  * a line says. Afterwards the batch is empty. */
 void batch_run(void);
 
-/* The same by this thread alone, without a line for tests that have no selection. */
-void batch_run_alone(void);
+/* The same by this thread alone, without a line for tests that have no selection; `once`: each
+ * policy selects once, whatever that leaves in its workspace. */
+void batch_run_alone(bool once);
 
 /* Whether the batch that ran last has selected from this type of scores with this policy. */
 bool batch_has_run(int32_t variant, enum topk_dtype dtype);
