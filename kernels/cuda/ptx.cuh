@@ -37,6 +37,16 @@ static __device__ __forceinline__ void block_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/*
+ * Barrier 0 for all threads of a block, each warp at a place of its own: a barrier that is not
+ * `.aligned`, as __syncthreads() is, of which compute-sanitizer wants one place for the whole
+ * block.
+ */
+static __device__ __forceinline__ void block_meet()
+{
+    asm volatile("barrier.sync 0;" ::: "memory");
+}
+
 /* Another of a block's 16 barriers, for THREADS threads of whole warps. */
 template <int BARRIER, int THREADS>
 static __device__ __forceinline__ void team_sync()
@@ -288,6 +298,23 @@ static __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
+}
+
+/*
+ * Threads that hand something over together are in order already, after __syncwarp() or a barrier
+ * of theirs, so that one of them arrives for all. racecheck does not follow such an order: built
+ * with TOPK_RACECHECK every thread arrives for itself. All of them call; `first` is said by one.
+ */
+#ifdef TOPK_RACECHECK
+#define HAND_OVER_ARRIVALS(threads) (uint32_t)(threads)
+#else
+#define HAND_OVER_ARRIVALS(threads) 1u
+#endif
+static __device__ __forceinline__ void mbarrier_hand_over(uint64_t *barrier, bool first)
+{
+    if (HAND_OVER_ARRIVALS(32) > 1 || first) {
+        mbarrier_arrive(barrier);
+    }
 }
 
 /* Arrives, and has the phase wait for so many bytes more. */

@@ -33,7 +33,7 @@ static __device__ __forceinline__ void ring_advance(struct ring_place &place, ui
 
 #if __CUDA_ARCH__ >= 900
 /*
- * A stage is empty once `consumers` warps have said so. One thread calls; the block passes a
+ * A stage is empty once it has been said `consumers` times. One thread calls; the block passes a
  * barrier before anyone uses the ring.
  */
 static __device__ __forceinline__ void ring_init(struct ring_barriers &barriers, uint32_t stages,

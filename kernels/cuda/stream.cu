@@ -92,11 +92,12 @@ __device__ __forceinline__ void await_candidates(uint32_t n, uint32_t &phases)
             job_at<Roles>(n).admission = admission;
             hand.stuck[buffer] = 0;
             hand.cuts[buffer]++;
-            for (uint32_t i = stuck; i < Roles::SCAN_WARPS; i++) {
+            for (uint32_t i = stuck * HAND_OVER_ARRIVALS(32);
+                 i < Roles::SCAN_WARPS * HAND_OVER_ARRIVALS(32); i++) {
                 mbarrier_arrive(&hand.scanned[n % JOBS]);
             }
-            mbarrier_arrive(&hand.resumed[buffer]);
         }
+        mbarrier_hand_over(&hand.resumed[buffer], threadIdx.x == 0);
     }
 }
 
@@ -156,8 +157,8 @@ __device__ __noinline__ void finish(const struct select_params &params)
         clear_histograms<Roles::THREADS>(shared.finish);
         if (threadIdx.x == 0) {
             frontier_clear(frontier_at<Roles>(n));
-            mbarrier_arrive(&shared.hand_over.freed[n % JOBS]);
         }
+        mbarrier_hand_over(&shared.hand_over.freed[n % JOBS], threadIdx.x == 0);
     }
     if (threadIdx.x == 0) {
         shared.counts.clamped += blockIdx.x == 0 ? shared.task.clamped : 0;
@@ -175,7 +176,7 @@ __device__ __forceinline__ void begin(const struct select_params &params)
     } else if (warp_index() == Roles::FIRST_SAMPLER) {
         clear_sample_bins(shared.sample_bins);
     } else if (threadIdx.x == 32 * Roles::PRODUCER) {
-        ring_init(shared.ring, (uint32_t)params.stages, STAGE_WARPS);
+        ring_init(shared.ring, (uint32_t)params.stages, STAGE_WARPS * HAND_OVER_ARRIVALS(32));
         hand_over_init<Roles>();
         shared.finish.rank.list_count = 0;
         shared.counts = {};
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
         share_init<TEAM_SCANNERS, 32 * Roles::SCAN_WARPS>(
             task_read(params), threadIdx.x - 32 * Roles::FIRST_SCANNER, step, params.snap,
             shared.share, reinterpret_cast<int64_t *>(shared.frontiers[0].scores));
-        meet<Roles>();
+        block_meet();
         scan<Roles>((uint32_t)params.stages);
     } else if (warp_index() < Roles::PRODUCER) {
         sample<Roles>(params);
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(Roles::BLOCK_THREADS, 1)
             shared.task = task_read(params);
         }
         __syncwarp();
-        meet<Roles>();
+        block_meet();
         if (lane_index() == 0) {
             produce<Roles>((uint32_t)params.stages);
         }

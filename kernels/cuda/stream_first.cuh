@@ -112,7 +112,7 @@ __device__ __noinline__ void propose_first(const struct select_params params)
     struct job &job = job_at<Roles>(0);
     struct first_sample<THREADS> sample;
     first_guess<Roles>(params, sample);
-    meet<Roles>();
+    block_meet();
     wait_for(shared.hand_over.posted, 0);
     score_t edge_score;
     const bool is_edge = edge_load<Roles>(job, threadIdx.x, edge_score);
@@ -137,9 +137,7 @@ __device__ __noinline__ void propose_first(const struct select_params params)
         sample.source.each_from(threadIdx.x + SAMPLE_BATCH * THREADS, count);
     }
     block_sync<THREADS>();
-    if (threadIdx.x == 0) {
-        mbarrier_arrive(&shared.hand_over.sampled);
-    }
+    mbarrier_hand_over(&shared.hand_over.sampled, threadIdx.x == 0);
     if (sampled) {
         first_ranks<Roles>(ranks);
     }

@@ -350,7 +350,7 @@ __device__ __noinline__ void sample(const struct select_params params)
         first.exists = walk_next(task, guess, params.part_scores, walk, first.segment);
     }
     __syncwarp();
-    meet<Roles>();
+    block_meet();
     if (walks) {
         if (!shared.share.as_guessed) {
             walk = walk_begin(shared.share);

@@ -207,9 +207,7 @@ __device__ __forceinline__ bool scan_chunks(uint32_t n, uint32_t num_stages,
             return false;
         }
         __syncwarp();
-        if (lane_index() == 0) {
-            mbarrier_arrive(&shared.ring.empty[place.stage]);
-        }
+        mbarrier_hand_over(&shared.ring.empty[place.stage], lane_index() == 0);
         place.due += GROUPS;
         place.stage += GROUPS;
         if (place.stage >= num_stages) {
@@ -248,17 +246,15 @@ __device__ __forceinline__ void scan(uint32_t num_stages)
                 __syncwarp();
                 if (lane_index() == 0) {
                     atomicAdd(&hand.stuck[buffer], 1u);
-                    mbarrier_arrive(&hand.scanned[n % JOBS]);
                 }
+                mbarrier_hand_over(&hand.scanned[n % JOBS], lane_index() == 0);
                 ring_wait(&hand.resumed[buffer], phase);
                 __syncwarp();
             }
             place.due -= stage_order_of(segment).count;
         }
         __syncwarp();
-        if (lane_index() == 0) {
-            mbarrier_arrive(&hand.scanned[n % JOBS]);
-        }
+        mbarrier_hand_over(&hand.scanned[n % JOBS], lane_index() == 0);
     }
 }
 #endif

@@ -132,14 +132,6 @@ __device__ __forceinline__ const score_t *row_of(const struct segment &segment)
 }
 
 #if __CUDA_ARCH__ >= 900
-/* Where all roles meet: one place for all, as compute-sanitizer wants of a whole block's barrier.
- */
-template <class Roles>
-__device__ __noinline__ void meet()
-{
-    __syncthreads();
-}
-
 /* The n-th phase of a job's barrier. Every thread that reads what is handed over waits. */
 __device__ __forceinline__ void wait_for(uint64_t (&barriers)[JOBS], uint32_t n)
 {
@@ -155,15 +147,15 @@ __device__ __forceinline__ void hand_over_init()
     for (uint32_t i = 0; i < JOBS; i++) {
         mbarrier_init_one(&hand.posted[i]);
         mbarrier_init_one(&hand.ready[i]);
-        mbarrier_init(&hand.scanned[i], Roles::SCAN_WARPS);
-        mbarrier_init(&hand.freed[i], 2);
+        mbarrier_init(&hand.scanned[i], Roles::SCAN_WARPS * HAND_OVER_ARRIVALS(32));
+        mbarrier_init(&hand.freed[i], 1 + HAND_OVER_ARRIVALS(Roles::THREADS));
     }
     for (uint32_t i = 0; i < Roles::BUFFERS; i++) {
-        mbarrier_init_one(&hand.resumed[i]);
+        mbarrier_init(&hand.resumed[i], HAND_OVER_ARRIVALS(Roles::THREADS));
         hand.stuck[i] = hand.cuts[i] = 0;
         frontier_clear(state<Roles>().frontiers[i]);
     }
-    mbarrier_init_one(&hand.sampled);
+    mbarrier_init(&hand.sampled, HAND_OVER_ARRIVALS(Roles::THREADS));
     fence_mbarrier_init();
 }
 #endif

@@ -39,6 +39,11 @@ static inline void block_sync(emulate::site here = EMULATE_HERE)
     emulate::barrier_sync(1, THREADS, false, here);
 }
 
+static inline void block_meet(emulate::site here = EMULATE_HERE)
+{
+    emulate::barrier_sync(0, 0, false, here);
+}
+
 template <int BARRIER, int THREADS>
 static inline void team_sync(emulate::site here = EMULATE_HERE)
 {
@@ -244,6 +249,16 @@ static inline bool mbarrier_try_wait(uint64_t *barrier, uint32_t parity,
 static inline void mbarrier_arrive(uint64_t *barrier, emulate::site here = EMULATE_HERE)
 {
     emulate::mbarrier_arrive(barrier, 0, here);
+}
+
+#define HAND_OVER_ARRIVALS(threads) 1u
+
+static inline void mbarrier_hand_over(uint64_t *barrier, bool first,
+                                      emulate::site here = EMULATE_HERE)
+{
+    if (first) {
+        emulate::mbarrier_arrive(barrier, 0, here);
+    }
 }
 
 static inline void mbarrier_arrive_expect(uint64_t *barrier, uint32_t bytes,
