@@ -153,9 +153,7 @@ __device__ __noinline__ void propose_first(const struct select_params params)
                                     shared.first_found, shared.finish.bins);
     }
     __syncwarp();
-    if (threadIdx.x == 0) {
-        post_boundary<Roles>(0, boundary);
-    }
+    post_boundary<Roles>(0, boundary);
 }
 #endif
 

@@ -283,14 +283,17 @@ __device__ __forceinline__ bool edge_load(const struct job &job, uint32_t thread
     return true;
 }
 
-/* The boundary of the n-th job is known. One thread. */
+/* The boundary of the n-th job is known, to the first lane of the warp that calls. */
 template <class Roles>
 __device__ __forceinline__ void post_boundary(uint32_t n, const struct boundary &boundary)
 {
-    struct job &job = job_at<Roles>(n);
-    job.boundary = boundary;
-    job.admission = admission_of(boundary.key, boundary.until);
-    mbarrier_arrive(&state<Roles>().hand_over.ready[n % JOBS]);
+    const bool first = lane_index() == 0;
+    if (first) {
+        struct job &job = job_at<Roles>(n);
+        job.boundary = boundary;
+        job.admission = admission_of(boundary.key, boundary.until);
+    }
+    mbarrier_hand_over(&state<Roles>().hand_over.ready[n % JOBS], first);
 }
 
 /*
@@ -325,9 +328,7 @@ __device__ __noinline__ void propose(const struct select_params &params, uint32_
             boundary_of_sample(source.units, job.segment, (uint32_t)shared.task.k, params, bins);
     }
     __syncwarp();
-    if (thread == 0) {
-        post_boundary<Roles>(n, boundary);
-    }
+    post_boundary<Roles>(n, boundary);
 }
 
 /*

@@ -146,7 +146,7 @@ __device__ __forceinline__ void hand_over_init()
     auto &hand = state<Roles>().hand_over;
     for (uint32_t i = 0; i < JOBS; i++) {
         mbarrier_init_one(&hand.posted[i]);
-        mbarrier_init_one(&hand.ready[i]);
+        mbarrier_init(&hand.ready[i], HAND_OVER_ARRIVALS(32));
         mbarrier_init(&hand.scanned[i], Roles::SCAN_WARPS * HAND_OVER_ARRIVALS(32));
         mbarrier_init(&hand.freed[i], 1 + HAND_OVER_ARRIVALS(Roles::THREADS));
     }
