@@ -66,7 +66,7 @@ static void fill(matrix &m, const cell_settings &settings, const cell_wanted &wa
     spec.seed = 7;
     spec.num_rows = shape.rows;
     spec.width = shape.width;
-    spec.row_stride = shape.width;
+    spec.row_stride = (int64_t)shape.width + settings.pad;
     spec.k = wanted.k;
     const size_t score_bytes = topk_dtype_bytes(settings.options.dtype);
     m.scores.resize((inputs_elements(&spec) * score_bytes + 3) / sizeof(float));
@@ -79,7 +79,7 @@ static void fill(matrix &m, const cell_settings &settings, const cell_wanted &wa
     }
     m.indices.resize(results);
     m.args.scores = m.scores.data();
-    m.args.row_stride = shape.width;
+    m.args.row_stride = spec.row_stride;
     m.args.lengths = m.lengths.data();
     m.args.indices = m.indices.data();
     m.args.index_stride = m.args.value_stride = wanted.k;
@@ -161,11 +161,13 @@ void cells_device_measure(const cell_settings &settings, const cell_wanted &want
     int64_t found = 0;
     const int32_t floor_width = (int32_t)((size_t)wanted.shape.width *
                                           topk_dtype_bytes(settings.options.dtype) / sizeof(float));
+    const int64_t floor_stride =
+        m.args.row_stride * (int64_t)topk_dtype_bytes(settings.options.dtype) / 4;
     for (int i = 0; i < rounds; i++) {
         const double begin = now_us();
         select_once(m, settings, nullptr);
         const double middle = now_us();
-        found += bench_floor_run(floor_threads, m.scores.data(), floor_width,
+        found += bench_floor_run(floor_threads, m.scores.data(), floor_stride,
                                  m.floor_lengths.data(), wanted.shape.rows, floor_width, 0.5f);
         times[i] = middle - begin;
         floors[i] = now_us() - middle;

@@ -125,10 +125,11 @@ static __global__ void __launch_bounds__(FILL_THREADS)
     fill_kernel(Score *scores, const struct bench_rows rows, enum bench_scores kind)
 {
     for (long row = blockIdx.y; row < rows.count; row += gridDim.y) {
-        for (long column = blockIdx.x * (long)FILL_THREADS + threadIdx.x; column < rows.width;
+        for (long column = blockIdx.x * (long)FILL_THREADS + threadIdx.x; column < rows.stride;
              column += (long)gridDim.x * FILL_THREADS) {
-            store(&scores[row * rows.width + column],
-                  column < rows.lengths[row] ? score_of(rows, kind, row, column) : -INFINITY);
+            const float nothing = column < rows.width ? -INFINITY : INFINITY;
+            store(&scores[row * rows.stride + column],
+                  column < rows.lengths[row] ? score_of(rows, kind, row, column) : nothing);
         }
     }
 }
@@ -180,7 +181,7 @@ static __global__ void __launch_bounds__(CHECK_THREADS)
     __shared__ struct check_shared shared;
     const long row = blockIdx.x;
     const int k = result.k;
-    const Score *line = scores + row * rows.width;
+    const Score *line = scores + row * rows.stride;
     const int *selected = result.indices + row * k;
     const float *values = result.values != nullptr ? result.values + row * k : nullptr;
     const int length = rows.lengths[row], thread = (int)threadIdx.x;

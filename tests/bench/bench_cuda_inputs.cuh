@@ -15,6 +15,7 @@
 struct bench_rows {
     const int *lengths; /* [count] */
     long count, width;
+    long stride;  /* scores from one row to the next; what lies behind a row's width is +inf */
     int k;        /* of the selection, for BENCH_TILE */
     float period; /* of a tooth of BENCH_SAW, as a part of the row's length */
 };
@@ -27,7 +28,8 @@ struct bench_result {
     bool by_index, by_value; /* the order that was asked for, with the lowest ties */
 };
 
-/* Fills scores[count, width] of a type, rounded to it; beyond lengths[row] lies -inf. */
+/* Fills scores[count, stride] of a type, rounded to it; beyond lengths[row] lies -inf, and +inf
+ * beyond the width, where no selector may look. */
 void bench_fill(void *scores, enum topk_dtype dtype, const struct bench_rows &rows,
                 enum bench_scores kind);
 

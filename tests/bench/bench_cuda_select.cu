@@ -46,15 +46,17 @@ struct buffers {
 };
 
 /* The descriptors: one a matrix, and one more of the first that counts routes. */
-static void fill_args(const buffers &b, const cell_wanted &wanted, size_t score_bytes)
+static void fill_args(const buffers &b, const cell_wanted &wanted, const cell_settings &settings)
 {
     const cell_shape &shape = wanted.shape;
     const int pages = (shape.width >> page_size_log2) + 1;
+    const size_t stride = (size_t)shape.width + (size_t)settings.pad;
+    const size_t score_bytes = topk_dtype_bytes(settings.options.dtype);
     for (int group = 0; group <= b.groups; group++) {
         struct topk_args args = {};
         const size_t first = (size_t)(group % b.groups) * shape.rows;
-        args.scores = b.scores + first * shape.width * score_bytes;
-        args.row_stride = shape.width;
+        args.scores = b.scores + first * stride * score_bytes;
+        args.row_stride = (int64_t)stride;
         args.lengths = b.lengths + first;
         args.indices = b.indices + first * wanted.k;
         args.index_stride = wanted.k;
@@ -99,7 +101,8 @@ static void fill_buffers(buffers &b, const cell_wanted &wanted, const struct top
 {
     const cell_shape &shape = wanted.shape;
     const size_t score_bytes = topk_dtype_bytes(settings.options.dtype);
-    const size_t one = (size_t)shape.rows * shape.width * score_bytes;
+    const long stride = shape.width + (long)settings.pad;
+    const size_t one = (size_t)shape.rows * (size_t)stride * score_bytes;
     b.groups = (int)std::max<size_t>(
         1, std::min<size_t>((size_t)settings.groups_max, rotated_bytes / one));
     const size_t rows = (size_t)shape.rows * b.groups;
@@ -121,11 +124,12 @@ static void fill_buffers(buffers &b, const cell_wanted &wanted, const struct top
     }
     b.bytes = bytes / b.groups;
     CHECK_CUDA(cudaMemcpy(b.lengths, lengths.data(), rows * sizeof(int), cudaMemcpyHostToDevice));
-    const struct bench_rows inputs = {b.lengths, (long)rows, shape.width, wanted.k,
-                                      (float)(bench_sample_period(plan, (int)length) / length)};
+    const struct bench_rows inputs = {
+        b.lengths, (long)rows, shape.width,
+        stride,    wanted.k,   (float)(bench_sample_period(plan, (int)length) / length)};
     bench_fill(b.scores, settings.options.dtype, inputs, wanted.scores);
     fill_outputs(b, wanted, settings);
-    fill_args(b, wanted, score_bytes);
+    fill_args(b, wanted, settings);
     CHECK_CUDA(cudaDeviceSynchronize());
 }
 
@@ -213,7 +217,8 @@ static void measure(const struct topk_plan &plan, const buffers &b, const cell_w
         const struct bench_result result = {b.indices, b.values, wanted.k,
                                             settings.options.order == TOPK_ORDER_INDEX,
                                             settings.options.order == TOPK_ORDER_VALUE};
-        const struct bench_rows inputs = {b.lengths, (long)rows, shape.width, wanted.k, 0};
+        const long stride = shape.width + (long)settings.pad;
+        const struct bench_rows inputs = {b.lengths, (long)rows, shape.width, stride, wanted.k, 0};
         figures.inexact =
             bench_check(b.scores, settings.options.dtype, inputs, result, b.bits, b.bad, stream);
     }

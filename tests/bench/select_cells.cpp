@@ -202,6 +202,7 @@ static const char usage[] =
     "  --set FIELD=N     changes one field of the plan\n"
     "  --sweep FIELD=N:M...   the planner's choice, then with the field changed to each\n"
     "  --groups N        at most so many matrices in turn\n"
+    "  --pad N           so many scores between a row and the next: a stride of width + N\n"
     "  --seconds S       begins no cell after so long\n"
     "  --no-check        does not check the rows\n"
     "  --anchors FILE    compares with the best time of each shape there\n"
@@ -297,6 +298,9 @@ static bool parse_option(const std::string &name, const char *value, cell_settin
         return parse_overrides(value, settings.sweep);
     } else if (name == "--groups") {
         settings.groups_max = bench_integer_of(name.c_str(), value, 1, 1 << 20);
+        return true;
+    } else if (name == "--pad") {
+        settings.pad = bench_integer_of(name.c_str(), value, 0, 1 << 20);
         return true;
     } else if (name == "--seconds") {
         settings.seconds = bench_number_of(name.c_str(), value, 0.001, 600);

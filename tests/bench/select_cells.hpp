@@ -45,6 +45,7 @@ struct cell_settings {
     bool values = false, pages = false, offsets = false; /* outputs beside the positions */
     bool variants = false;                               /* every policy of every family */
     int groups_max = 64;                                 /* as the anchors were measured */
+    int pad = 0;                                         /* scores between one row and the next */
     bool check = true;
     bool list = false; /* the calls of the traces, and no more */
     double seconds = 1e9;

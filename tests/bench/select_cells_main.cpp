@@ -17,7 +17,8 @@ struct contest {
     int plans = 0;
 };
 
-/* "topkd", with what was asked for beside the positions, and what was forced of the plan. */
+/* "topkd", with what was asked for beside the positions, how far rows lie apart, and what was
+ * forced of the plan. */
 static std::string selector_name(const cell_settings &settings, const std::string &variant)
 {
     std::string name = "topkd";
@@ -29,6 +30,7 @@ static std::string selector_name(const cell_settings &settings, const std::strin
     name += settings.values ? "-values" : "";
     name += settings.pages ? "-pages" : "";
     name += settings.offsets ? "-offsets" : "";
+    name += settings.pad > 0 ? "-pad" + std::to_string(settings.pad) : "";
     return variant.empty() ? name : name + "@" + variant;
 }
 

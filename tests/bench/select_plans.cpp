@@ -85,7 +85,8 @@ static void add_plan(const cell_settings &settings, const struct topk_device &de
 std::vector<named_plan> cell_plans(const cell_settings &settings, const struct topk_device &device,
                                    const cell_wanted &wanted)
 {
-    const long row_bytes = (long)wanted.shape.width * topk_dtype_bytes(settings.options.dtype);
+    const long stride = wanted.shape.width + (long)settings.pad;
+    const long row_bytes = stride * topk_dtype_bytes(settings.options.dtype);
     const int alignment_bytes = (int)std::min(16l, row_bytes & -row_bytes); /* the base has 256 */
     const struct topk_shape shape = {wanted.k, wanted.shape.rows, wanted.shape.width,
                                      alignment_bytes, settings.options};
