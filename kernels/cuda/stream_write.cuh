@@ -171,31 +171,17 @@ __device__ __noinline__ void write_by_value(uint32_t n, uint32_t count)
     sink_put_sorted<THREADS, LOOK_UPS>(sink_at<Roles>(n), entries, k);
 }
 
-/* Bits of the calling thread's candidates (each_score) that are selected. */
+/* Bits of the calling thread's candidates (each_score) with keys from `low` on. */
 template <class Roles>
-__device__ __forceinline__ uint32_t selected_marks(uint32_t n, const struct selection &selection,
-                                                   uint32_t count)
+__device__ __forceinline__ uint32_t marks_from(uint32_t n, uint32_t low, uint32_t count)
 {
-    constexpr int THREADS = Roles::THREADS;
-    static_assert(Roles::CANDIDATES / THREADS < SINGLE_BIT, "one bit a candidate of a thread");
     auto &frontier = frontier_at<Roles>(n);
-    const float low = __uint_as_float(key_floor_bits(selection.key));
-    uint32_t marks = 0, tied = 0;
-    if (selection.position == 0xffffffffu && selection.key >= KEY_MINUS_INF) {
-        each_score<THREADS>(frontier.scores, count,
-                            [&](float score, uint32_t bit) { marks |= score >= low ? bit : 0u; });
-        return marks;
-    }
-    each_score<THREADS>(frontier.scores, count, [&](float score, uint32_t bit) {
-        const uint32_t key = key_of(score);
-        marks |= key > selection.key ? bit : 0u;
-        tied |= key == selection.key ? bit : 0u;
+    const float bound = __uint_as_float(key_floor_bits(low));
+    const uint32_t everything = low <= KEY_NAN ? 0xffffffffu : 0u;
+    uint32_t marks = 0;
+    each_score<Roles::THREADS>(frontier.scores, count, [&](float score, uint32_t bit) {
+        marks |= score >= bound ? bit : everything & bit;
     });
-    for (; tied != 0; tied &= tied - 1) {
-        const uint32_t bit = (uint32_t)__ffs((int)tied) - 1;
-        const uint32_t position = frontier.positions[candidate_at<THREADS>(bit, count)];
-        marks |= position <= selection.position ? 1u << bit : 0u;
-    }
     return marks;
 }
 
@@ -225,13 +211,82 @@ __device__ __forceinline__ uint32_t marks_above(uint32_t n, const struct rank_gr
     return marks;
 }
 
+/*
+ * Bits of the calling thread's candidates that are surely selected where the group is a plateau of
+ * more than can be ranked by comparison: those above it, and its first positions, but for the last
+ * few of these, which become the group and are listed. Counted are the places of the plateau's own
+ * candidates only, in as many bins as there are, the first places in the highest; one round is
+ * enough for rows of 256K, and two for any but the longest. All threads call, after a barrier;
+ * three barriers a round.
+ */
+template <class Roles>
+__device__ __forceinline__ uint32_t marks_of_plateau(uint32_t n, uint32_t count,
+                                                     struct rank_group &group)
+{
+    constexpr int THREADS = Roles::THREADS;
+    auto &finish = state<Roles>().finish;
+    auto &frontier = frontier_at<Roles>(n);
+    uint32_t marks = 0, tied = 0;
+    each_score<THREADS>(frontier.scores, count, [&](float score, uint32_t bit) {
+        const uint32_t key = key_of(score);
+        marks |= key > group.low ? bit : 0u;
+        tied |= key == group.low ? bit : 0u;
+    });
+    const auto each_tied = [&](const auto &visit) {
+        for (uint32_t rest = tied; rest != 0; rest &= rest - 1) {
+            const uint32_t i = (uint32_t)__ffs((int)rest) - 1;
+            visit(frontier.positions[candidate_at<THREADS>(i, count)], 1u << i);
+        }
+    };
+    uint32_t first = 0, shift = range_shift((uint32_t)job_at<Roles>(n).segment.length - 1u);
+    const auto bin_of = [&](uint32_t position) {
+        return TOPK_BINS - 1u - ((position - first) >> shift);
+    };
+    struct rank_bin found;
+    for (;;) {
+        each_tied(
+            [&](uint32_t position, uint32_t) { atomicAdd(&finish.bins[bin_of(position)], 1u); });
+        block_sync<THREADS>();
+        found = scan_bins<THREADS>(finish.bins, group.take, finish.rank);
+        if (found.total < group.take) { /* what others published changed: all there are */
+            group.count = group.take = 0;
+            return marks | tied;
+        }
+        group.take -= found.above;
+        each_tied([&](uint32_t position, uint32_t bit) {
+            const uint32_t bin = bin_of(position);
+            marks |= bin > found.bin ? bit : 0u;
+            tied &= bin != found.bin ? ~bit : 0xffffffffu;
+        });
+        if (found.count <= GROUP_LIST || shift == 0) {
+            break;
+        }
+        first += (TOPK_BINS - 1u - found.bin) << shift;
+        shift = range_shift((1u << shift) - 1u);
+    }
+    /* More than that are one position again and again, which others published: any of them. */
+    const bool listed = found.count <= GROUP_LIST;
+    each_tied([&](uint32_t position, uint32_t bit) {
+        const uint32_t slot = atomicAdd(&finish.rank.list_count, 1u);
+        if (listed) {
+            finish.group[slot] = sort_entry(group.low, position);
+        } else {
+            marks |= slot < group.take ? bit : 0u;
+        }
+    });
+    group.count = listed ? found.count : 0;
+    group.take = listed ? group.take : 0;
+    return marks;
+}
+
 /* Calls put(rank, entry) for each of the best `take` of the listed group, a thread an entry. All
  * threads call, after a barrier. */
 template <int THREADS, class Put>
 __device__ __forceinline__ void rank_listed(const struct rank_group &group,
                                             struct finish_shared &finish, const Put &put)
 {
-    static_assert(GROUP_LIST <= THREADS, "an entry a thread");
+    constexpr uint32_t BATCH = 4; /* choice: entries loaded before any is compared */
+    static_assert(GROUP_LIST <= THREADS && GROUP_LIST % BATCH == 0, "an entry a thread");
     if (threadIdx.x == 0) {
         finish.rank.list_count = 0;
     }
@@ -239,8 +294,11 @@ __device__ __forceinline__ void rank_listed(const struct rank_group &group,
         const uint64_t own = finish.group[threadIdx.x];
         uint32_t rank = 0; /* no two entries are equal */
 #pragma unroll 1
-        for (uint32_t i = 0; i < group.count; i++) {
-            rank += finish.group[i] > own ? 1u : 0u;
+        for (uint32_t i = 0; i < group.count; i += BATCH) {
+#pragma unroll
+            for (uint32_t j = 0; j < BATCH; j++) {
+                rank += i + j < group.count && finish.group[i + j] > own ? 1u : 0u;
+            }
         }
         if (rank < group.take) {
             put(rank, own);
@@ -289,22 +347,20 @@ __device__ __forceinline__ struct rank_group list_selected(uint32_t n, uint32_t 
                                                            const struct selected_list &list)
 {
     constexpr int THREADS = Roles::THREADS;
+    static_assert(Roles::CANDIDATES / THREADS < SINGLE_BIT, "one bit a candidate of a thread");
     auto &shared = state<Roles>();
     auto &frontier = frontier_at<Roles>(n);
     struct rank_group group =
         frontier_group<THREADS, Roles::CANDIDATES>(count, frontier, shared.finish);
     const bool all = group.count == group.take;
     uint32_t marks;
-    if (!all && group.count <= GROUP_LIST) {
+    if (all) {
+        marks = marks_from<Roles>(n, group.low, count);
+        group.count = group.take = 0; /* nothing is left to be ranked */
+    } else if (group.count <= GROUP_LIST) {
         marks = marks_above<Roles>(n, group, count);
     } else {
-        struct selection selection = {group.low, 0xffffffffu};
-        if (!all) {
-            selection.position = plateau_position<THREADS, Roles::CANDIDATES>(
-                count, group.low, group.take, frontier, shared.finish);
-        }
-        marks = selected_marks<Roles>(n, selection, count);
-        group.count = group.take = 0; /* nothing is left to be ranked */
+        marks = marks_of_plateau<Roles>(n, count, group);
     }
     const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
     uint32_t slot = 0;
