@@ -18,7 +18,8 @@ namespace
     6 /* choice: loads of four scores in flight a thread; 2048 scores are one batch */
 static_assert(TOPK_STREAM_SAMPLE_WARPS > 1, "one warp finds the boundary, another the next part");
 static_assert(2 * SCORE_GROUP <= 32, "one warp has the scores at a part's ends");
-#define BIN_BLOCKS 16 /* a warp looks at a rank's block of bins, then within */
+#define WITHIN_BATCH 8 /* choice: the same of the one warp that looks again */
+#define BIN_BLOCKS 16  /* a warp looks at a rank's block of bins, then within */
 #define BLOCK_BINS (TOPK_BINS / BIN_BLOCKS)
 static_assert(BLOCK_BINS == 4 * 32 && BIN_BLOCKS <= 32, "16 bytes a lane, a block a lane");
 
@@ -73,20 +74,6 @@ __device__ __forceinline__ void clear_sample_bins(uint32_t *bins)
     }
 }
 
-/* Narrows [low, high] to the sampled keys in it; at least one is. One warp. */
-__device__ __forceinline__ void narrow_sample(const struct sample_source<32> &source, uint32_t *low,
-                                              uint32_t *high)
-{
-    uint32_t least = KEY_MAX, most = 0;
-    source.each_of_thread(lane_index(), [&](uint32_t key) {
-        const bool within = key >= *low && key <= *high;
-        least = within ? min(least, key) : least;
-        most = within ? max(most, key) : most;
-    });
-    *low = __reduce_min_sync(WARP_ALL, least);
-    *high = __reduce_max_sync(WARP_ALL, most);
-}
-
 /*
  * The position behind the stratum that holds the need-th sample with this key: of a very long row,
  * where one unit stands for many thousand scores, its own end would be far too early. One warp.
@@ -117,30 +104,35 @@ __device__ __forceinline__ uint32_t sample_position(const struct sample_units &u
 
 /*
  * Too many of the sample are in [low, high], of which `need` are wanted: looks again within, until
- * they are few or one key. Of such a plateau only the first positions are proposed. One warp.
+ * they are few or one key. Of such a plateau only the first positions are proposed. One warp, whose
+ * loads wait behind all that the ring has asked for: so the sample is passed over once a look.
  */
 __device__ __noinline__ struct boundary look_within(const struct sample_units units, uint32_t skew,
                                                     uint32_t low, uint32_t high, uint32_t need,
                                                     uint32_t surplus_max, uint32_t *bins)
 {
-    const struct sample_source<32> source = {
+    const struct sample_source<32, WITHIN_BATCH> source = {
         units
     };
     struct boundary boundary = {KEY_NAN, 0xffffffffu, 0, 0, 0};
     for (;;) {
-        narrow_sample(source, &low, &high);
-        if (low >= high) {
-            boundary.key = low;
-            boundary.until = sample_position(units, skew, low, need);
-            return boundary;
-        }
         const uint32_t shift = range_shift(high - low);
+        uint32_t least = KEY_MAX, most = 0; /* of the sampled keys in [low, high] */
         source.each_of_thread(lane_index(), [&](uint32_t key) {
             if (key >= low && key <= high) {
+                least = min(least, key);
+                most = max(most, key);
                 atomicAdd(&bins[(key - low) >> shift], 1u);
             }
         });
-        __syncwarp();
+        least = __reduce_min_sync(WARP_ALL, least);
+        most = __reduce_max_sync(WARP_ALL, most);
+        if (least >= most) { /* or there are none any more: the row changed */
+            clear_sample_bins(bins);
+            boundary.key = least;
+            boundary.until = sample_position(units, skew, least, need);
+            return boundary;
+        }
         const uint32_t rank[1] = {need};
         struct rank_bin bin[1];
         ranks_in_bins(bins, rank, bin);
@@ -153,7 +145,8 @@ __device__ __noinline__ struct boundary look_within(const struct sample_units un
         }
         need -= found.above;
         low += found.bin << shift;
-        high = low + min(high - low, (1u << shift) - 1u);
+        high = min(low + min(high - low, (1u << shift) - 1u), most);
+        low = max(low, least);
         if (found.count - need <= surplus_max) {
             boundary.key = low;
             return boundary;
