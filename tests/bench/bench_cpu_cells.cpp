@@ -121,7 +121,7 @@ static void select_once(const matrix &m, const cell_settings &settings, struct t
     }
 }
 
-bool cells_device_open()
+bool cells_device_open(const cell_settings &, const std::vector<cell_shape> &)
 {
     char detail[TOPK_DETAIL_SIZE];
     struct topk_cpu_config config = {};

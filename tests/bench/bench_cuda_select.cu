@@ -31,6 +31,30 @@ static const uint32_t page_size_log2 = 6; /* as paged caches have them: 64 posit
 static struct topk_device device;
 static cudaStream_t stream;
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/*
+ * All cells lie in one allocation, which the program keeps to its end: what is given back the
+ * driver clears beside whatever runs next, and a selection measured then is slower (README.md).
+ */
+static struct {
+    char *base;       /* null: only counts */
+    size_t used, all; /* bytes */
+} arena;
+
+template <class Type>
+static Type *take(size_t count)
+{
+    const size_t bytes = (count * sizeof(Type) + 255) / 256 * 256;
+    char *place = arena.base != nullptr ? arena.base + arena.used : nullptr;
+    arena.used += bytes;
+    if (place != nullptr && arena.used > arena.all) {
+        fprintf(stderr, "a cell needs %zu bytes, more than were counted\n", arena.used);
+        exit(2);
+    }
+    return reinterpret_cast<Type *>(place);
+}
+
 /* ---- one cell -------------------------------------------------------------------------------- */
 
 struct buffers {
@@ -44,6 +68,50 @@ struct buffers {
     int groups = 1;
     double bytes = 0; /* valid scores of one group */
 };
+
+/* Takes a cell's memory from the beginning of the arena, where the cell before had its own. */
+static struct buffers take_buffers(const cell_wanted &wanted, const cell_settings &settings)
+{
+    struct buffers b;
+    const size_t stride = (size_t)wanted.shape.width + (size_t)settings.pad;
+    const size_t one =
+        (size_t)wanted.shape.rows * stride * (size_t)topk_dtype_bytes(settings.options.dtype);
+    b.groups = (int)std::max<size_t>(
+        1, std::min<size_t>((size_t)settings.groups_max, rotated_bytes / one));
+    const size_t rows = (size_t)wanted.shape.rows * (size_t)b.groups;
+    const size_t results = rows * (size_t)wanted.k;
+    arena.used = 0;
+    b.scores = take<char>(one * (size_t)b.groups);
+    b.lengths = take<int>(rows);
+    b.indices = take<int>(results);
+    b.bad = take<int>(1);
+    b.args = reinterpret_cast<struct topk_args *>(take<char>(((size_t)b.groups + 1) * 256));
+    b.routes = take<struct topk_routes>(1);
+    b.bits =
+        settings.check ? take<unsigned>(bench_check_words(wanted.shape.width) * rows) : nullptr;
+    b.values = settings.values ? take<float>(results) : nullptr;
+    b.pages = settings.pages
+                  ? take<int>(rows * (((size_t)wanted.shape.width >> page_size_log2) + 1))
+                  : nullptr;
+    b.offsets = settings.offsets ? take<int>(rows) : nullptr;
+    return b;
+}
+
+/* Asks for as much memory as the largest cell needs. */
+static bool open_arena(const cell_settings &settings, const std::vector<cell_shape> &shapes)
+{
+    const int k = *std::max_element(settings.ks.begin(), settings.ks.end());
+    for (const cell_shape &shape : shapes) {
+        take_buffers({shape, k, settings.scores[0]}, settings);
+        arena.all = std::max(arena.all, arena.used);
+    }
+    const cudaError_t error = cudaMalloc(&arena.base, arena.all);
+    if (error != cudaSuccess) {
+        fprintf(stderr, "%zu bytes for the largest shape: %s; leave it out\n", arena.all,
+                cudaGetErrorString(error));
+    }
+    return error == cudaSuccess;
+}
 
 /* The descriptors: one a matrix, and one more of the first that counts routes. */
 static void fill_args(const buffers &b, const cell_wanted &wanted, const cell_settings &settings)
@@ -79,19 +147,13 @@ static void fill_args(const buffers &b, const cell_wanted &wanted, const cell_se
  * The outputs beside the positions. Pages lie where they would without a table and offsets are 0,
  * so that the same check holds; what is read and computed is the same with others.
  */
-static void fill_outputs(buffers &b, const cell_wanted &wanted, const cell_settings &settings)
+static void fill_outputs(const buffers &b, const cell_wanted &wanted)
 {
     const size_t rows = (size_t)wanted.shape.rows * b.groups;
-    if (settings.values) {
-        CHECK_CUDA(cudaMalloc(&b.values, rows * wanted.k * sizeof(float)));
+    if (b.pages != nullptr) {
+        bench_fill_pages(b.pages, (long)rows, (wanted.shape.width >> page_size_log2) + 1);
     }
-    if (settings.pages) {
-        const size_t pages = (size_t)(wanted.shape.width >> page_size_log2) + 1;
-        CHECK_CUDA(cudaMalloc(&b.pages, rows * pages * sizeof(int)));
-        bench_fill_pages(b.pages, (long)rows, (int)pages);
-    }
-    if (settings.offsets) {
-        CHECK_CUDA(cudaMalloc(&b.offsets, rows * sizeof(int)));
+    if (b.offsets != nullptr) {
         CHECK_CUDA(cudaMemset(b.offsets, 0, rows * sizeof(int)));
     }
 }
@@ -102,19 +164,7 @@ static void fill_buffers(buffers &b, const cell_wanted &wanted, const struct top
     const cell_shape &shape = wanted.shape;
     const size_t score_bytes = topk_dtype_bytes(settings.options.dtype);
     const long stride = shape.width + (long)settings.pad;
-    const size_t one = (size_t)shape.rows * (size_t)stride * score_bytes;
-    b.groups = (int)std::max<size_t>(
-        1, std::min<size_t>((size_t)settings.groups_max, rotated_bytes / one));
     const size_t rows = (size_t)shape.rows * b.groups;
-    CHECK_CUDA(cudaMalloc(&b.scores, one * b.groups));
-    CHECK_CUDA(cudaMalloc(&b.lengths, rows * sizeof(int)));
-    CHECK_CUDA(cudaMalloc(&b.indices, rows * wanted.k * sizeof(int)));
-    CHECK_CUDA(cudaMalloc(&b.bad, sizeof(int)));
-    CHECK_CUDA(cudaMalloc(&b.args, (b.groups + 1) * 256));
-    CHECK_CUDA(cudaMalloc(&b.routes, sizeof(struct topk_routes)));
-    if (settings.check) {
-        CHECK_CUDA(cudaMalloc(&b.bits, bench_check_words(shape.width) * rows * sizeof(unsigned)));
-    }
     std::vector<int> lengths(rows);
     double bytes = 0, length = 0;
     for (size_t row = 0; row < rows; row++) {
@@ -128,18 +178,9 @@ static void fill_buffers(buffers &b, const cell_wanted &wanted, const struct top
         b.lengths, (long)rows, shape.width,
         stride,    wanted.k,   (float)(bench_sample_period(plan, (int)length) / length)};
     bench_fill(b.scores, settings.options.dtype, inputs, wanted.scores);
-    fill_outputs(b, wanted, settings);
+    fill_outputs(b, wanted);
     fill_args(b, wanted, settings);
     CHECK_CUDA(cudaDeviceSynchronize());
-}
-
-static void free_buffers(buffers &b)
-{
-    void *all[] = {b.scores, b.lengths, b.indices, b.bad,   b.args,
-                   b.routes, b.bits,    b.values,  b.pages, b.offsets};
-    for (void *one : all) {
-        CHECK_CUDA(cudaFree(one));
-    }
 }
 
 static const struct topk_args *args_of(const buffers &b, int group)
@@ -238,7 +279,7 @@ static void measure(const struct topk_plan &plan, const buffers &b, const cell_w
 
 const char *const cells_program = "bench_cuda_select";
 
-bool cells_device_open()
+bool cells_device_open(const cell_settings &settings, const std::vector<cell_shape> &shapes)
 {
     char detail[TOPK_DETAIL_SIZE];
     if (topk_cuda_device(0, &device, detail) != TOPK_OK) {
@@ -246,12 +287,13 @@ bool cells_device_open()
         return false;
     }
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return true;
+    return open_arena(settings, shapes);
 }
 
 void cells_device_close()
 {
     CHECK_CUDA(cudaStreamDestroy(stream));
+    CHECK_CUDA(cudaFree(arena.base));
 }
 
 void cells_device_measure(const cell_settings &settings, const cell_wanted &wanted,
@@ -263,7 +305,7 @@ void cells_device_measure(const cell_settings &settings, const cell_wanted &want
                 topk_dtype_name(settings.options.dtype));
         return;
     }
-    buffers buffers;
+    buffers buffers = take_buffers(wanted, settings);
     fill_buffers(buffers, wanted, plans[0].plan, settings);
     for (const named_plan &one : plans) {
         void *workspace;
@@ -278,5 +320,4 @@ void cells_device_measure(const cell_settings &settings, const cell_wanted &want
         }
         CHECK_CUDA(cudaFree(workspace));
     }
-    free_buffers(buffers);
 }

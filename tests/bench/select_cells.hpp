@@ -102,8 +102,9 @@ std::vector<named_plan> cell_plans(const cell_settings &settings, const struct t
 /* Its name, for messages. */
 extern const char *const cells_program;
 
-/* Prepares the device; false, with a text on standard error, when there is none. */
-bool cells_device_open();
+/* Prepares the device for cells of these shapes; false, with a text on standard error, when there
+ * is none, or not enough memory of it. */
+bool cells_device_open(const cell_settings &settings, const std::vector<cell_shape> &shapes);
 void cells_device_close();
 
 /* Measures a cell with each of its plans, and reports each. */

@@ -182,6 +182,21 @@ static std::vector<struct trace_call> calls_of(const std::string &trace)
     return calls;
 }
 
+/* The shapes of all cells. */
+static std::vector<cell_shape> all_shapes(const cell_settings &settings)
+{
+    std::vector<cell_shape> shapes;
+    if (settings.traces.empty()) {
+        return settings.shapes;
+    }
+    for (const std::string &trace : settings.traces) {
+        for (const struct trace_call &call : calls_of(trace)) {
+            shapes.push_back({call.rows, call.width, call.first_token});
+        }
+    }
+    return shapes;
+}
+
 static void list_calls(const cell_settings &settings)
 {
     printf("trace,step,rows,width,first_token,valid_scores\n");
@@ -245,7 +260,7 @@ int main(int argc, char **argv)
         list_calls(settings);
         return 0;
     }
-    if (!cells_device_open()) {
+    if (!cells_device_open(settings, all_shapes(settings))) {
         return 2;
     }
     const clock_of_run clock(settings.seconds);
