@@ -124,6 +124,15 @@ __device__ __forceinline__ void order_positions(const struct selected_list &list
             block_sync<THREADS>();
         }
     }
+    if (done < k) { /* what others published changed: a position of the row for each that lacks */
+        for (uint32_t i = done + threadIdx.x; i < k; i += THREADS) {
+            ordered.positions[i] = 0;
+            if (SCORES) {
+                ordered.scores[i] = 0.0f;
+            }
+        }
+        block_sync<THREADS>();
+    }
 }
 
 /* Puts the list in order, into the candidates' places; returns where. All threads call, after a
