@@ -88,6 +88,7 @@ __device__ __forceinline__ void order_positions(const struct selected_list &list
     for (int i = 0; i < EACH; i++) {
         const uint32_t at = threadIdx.x + i * THREADS;
         position[i] = at < k ? list.positions[at] : 0xffffffffu;
+        position[i] = position[i] < length ? position[i] : 0xffffffffu; /* of no use: see the end */
         score[i] = SCORES && at < k ? list.scores[at] : 0.0f;
     }
     if (SCORES) { /* the list lies over the words */

@@ -279,10 +279,13 @@ __device__ __forceinline__ uint32_t marks_of_plateau(uint32_t n, uint32_t count,
     return marks;
 }
 
-/* Calls put(rank, entry) for each of the best `take` of the listed group, a thread an entry. All
- * threads call, after a barrier. */
+/*
+ * Calls put(rank, entry, position) for each of the best `take` of the listed group, a thread an
+ * entry; positions are below `length`, also of entries that are not there because what others
+ * published changed. All threads call, after a barrier.
+ */
 template <int THREADS, class Put>
-__device__ __forceinline__ void rank_listed(const struct rank_group &group,
+__device__ __forceinline__ void rank_listed(const struct rank_group &group, uint32_t length,
                                             struct finish_shared &finish, const Put &put)
 {
     constexpr uint32_t BATCH = 4; /* choice: entries loaded before any is compared */
@@ -301,7 +304,7 @@ __device__ __forceinline__ void rank_listed(const struct rank_group &group,
             }
         }
         if (rank < group.take) {
-            put(rank, own);
+            put(rank, own, min(~(uint32_t)own, length - 1u));
         }
     }
 }
@@ -397,21 +400,23 @@ __device__ __noinline__ void write_positions(uint32_t n, uint32_t count)
                                  reinterpret_cast<float *>(shared.finish.bins)};
     const struct rank_group group = list_selected<Roles, SCORES, WAIT>(n, count, list);
     const uint32_t k = (uint32_t)shared.task.k, sure = k - group.take;
+    const uint32_t length = (uint32_t)job_at<Roles>(n).segment.length;
     const struct sink sink = sink_at<Roles>(n);
     if (!WAIT && sink_adds(sink)) { /* the group need not join the others */
-        rank_listed<THREADS>(group, shared.finish, [&](uint32_t rank, uint64_t entry) {
-            const uint32_t position = ~(uint32_t)entry;
-            __stcg(&sink.indices[sure + rank], (int32_t)(position + (uint32_t)sink.offset));
-        });
+        rank_listed<THREADS>(
+            group, length, shared.finish, [&](uint32_t rank, uint64_t, uint32_t position) {
+                __stcg(&sink.indices[sure + rank], (int32_t)(position + (uint32_t)sink.offset));
+            });
         sink_put_staged<THREADS>(sink, list.positions, sure);
         return;
     }
-    rank_listed<THREADS>(group, shared.finish, [&](uint32_t rank, uint64_t entry) {
-        list.positions[sure + rank] = ~(uint32_t)entry;
-        if (SCORES) {
-            list.scores[sure + rank] = __uint_as_float(key_to_bits((uint32_t)(entry >> 32)));
-        }
-    });
+    rank_listed<THREADS>(
+        group, length, shared.finish, [&](uint32_t rank, uint64_t entry, uint32_t position) {
+            list.positions[sure + rank] = position;
+            if (SCORES) {
+                list.scores[sure + rank] = __uint_as_float(key_to_bits((uint32_t)(entry >> 32)));
+            }
+        });
     block_sync<THREADS>();
     if (BY_POSITION) {
         list = put_in_order<Roles, SCORES>(n, list);
