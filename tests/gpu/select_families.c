@@ -268,7 +268,7 @@ static void test_short_rows(enum topk_family family, enum topk_dtype dtype)
                 topk_dtype_name(dtype));
     for (size_t i = 0; i < (small ? 1 : COUNT(ks)); i++) {
         const int32_t group = 16 / (int32_t)topk_dtype_bytes(dtype);
-        for (int32_t offset = 0; offset < group; offset += small ? 3 : 1) {
+        for (int32_t offset = 0; offset < group; offset += once ? group : (small ? 3 : 1)) {
             struct gpu_spec spec = spec_of(INPUTS_SPECIALS, dtype, ks[i] + 2, 200, ks[i]);
             spec.inputs.row_stride = 201; /* rows differ in alignment */
             spec.offset = offset;
