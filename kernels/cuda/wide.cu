@@ -407,7 +407,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         fence_mbarrier_init();
     }
     __syncwarp();
-    cluster_arrive_aligned(); /* all have started, before anyone sends */
+    cluster_arrive_relaxed_aligned(); /* all have started, before anyone sends */
     block_sync<THREADS>();
     launch_wait();
     const struct task task = task_read(params);
