@@ -64,24 +64,61 @@ __device__ __forceinline__ void count_row(const float (&scores)[SCORES], uint32_
         });
 }
 
-/* Narrows the range by a histogram of the keys in it. */
-template <int THREADS, int SCORES, int BLOCKS>
-__device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t length, uint32_t k,
-                                       const struct wide_cut &before, uint32_t &phases,
-                                       struct wide_shared &shared)
+/* A range of keys is counted in the upper half of the bins, where that of an offset lies in its
+ * place. */
+#define NARROW_BINS (TOPK_BINS / 2)
+/* choice: two binades, at first. Of the bin of all that is beyond float16 more may be left. */
+#define NARROW_SHIFT_MAX 14u
+
+/* Counts the scores in a range of keys of positive or of negative scores, without a branch. */
+template <int SCORES>
+__device__ __forceinline__ void count_one_sign(const float (&scores)[SCORES], uint32_t low,
+                                               uint32_t span, uint32_t shift, uint32_t &least,
+                                               uint32_t &most, struct wide_shared &shared)
 {
-    const uint32_t low = before.low, span = before.high - low, shift = range_shift(span);
+    const uint32_t flip = low > KEY_ZERO ? 0x80000000u : 0xffffffffu; /* bits to keys, but of NaN */
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        const uint32_t offset = (__float_as_uint(scores[j]) ^ flip) - low;
+        const bool in = offset <= span;
+        atomicAdd(&shared.bins[in ? min(offset >> shift, NARROW_BINS - 1u) : WIDE_BEYOND], 1u);
+        least = min(least, in ? offset : KEY_MAX);
+        most = max(most, in ? offset : 0);
+    }
+}
+
+/* The same of any range. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void
+count_range(const float (&scores)[SCORES], int32_t length, uint32_t low, uint32_t span,
+            uint32_t shift, uint32_t &least, uint32_t &most, struct wide_shared &shared)
+{
     const int32_t exist = opaque(length - wide_position<THREADS, SCORES>());
-    uint32_t least = KEY_MAX, most = 0;
-    block_sync<THREADS>(); /* the bins are clear */
 #pragma unroll
     for (int j = 0; j < SCORES; j++) {
         const uint32_t offset = part_key<THREADS, SCORES>(scores, exist, j) - low;
         if (offset <= span) {
-            atomicAdd(&shared.bins[bin_place(TOPK_BINS - 1 - (offset >> shift))], 1u);
+            atomicAdd(&shared.bins[offset >> shift], 1u);
             least = min(least, offset);
             most = max(most, offset);
         }
+    }
+}
+
+/* Narrows the range by a histogram of the keys in it. */
+template <int THREADS, int SCORES, int BLOCKS>
+__device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t length, uint32_t k,
+                                       const struct wide_cut &before, uint32_t shift_max,
+                                       uint32_t &phases, struct wide_shared &shared)
+{
+    const uint32_t low = before.low, span = before.high - low;
+    uint32_t shift = span < NARROW_BINS ? 0 : range_shift(span) + 1, least = KEY_MAX, most = 0;
+    block_sync<THREADS>(); /* the bins are clear */
+    if (low >= KEY_MINUS_INF && (low > KEY_ZERO || before.high < KEY_ZERO - 1)) {
+        shift = min(shift, shift_max);
+        count_one_sign<SCORES>(scores, low, span, shift, least, most, shared);
+    } else {
+        count_range<THREADS, SCORES>(scores, length, low, span, shift, least, most, shared);
     }
     widen_range(least, most, shared.least, shared.most);
     block_sync<THREADS>();
@@ -98,8 +135,13 @@ __device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t le
             cut.above_before += found.above_before;
             cut.count = found.count;
             cut.count_before = found.count_before;
-            cut.low += (TOPK_BINS - 1 - found.at) << shift;
-            cut.high = min(min(cut.high, cut.low + ((1u << shift) - 1)), low + group.most);
+            cut.high = low + group.most;
+            if (group.least < group.most) {
+                cut.low += (NARROW_BINS - 1 - found.at) << shift;
+                if (found.at > 0) { /* the highest bin has all above */
+                    cut.high = min(cut.high, cut.low + ((1u << shift) - 1));
+                }
+            }
             cut.low = max(cut.low, low + group.least);
             return cut;
         });
@@ -370,9 +412,11 @@ select_row(const struct select_params &params, const struct task &task, int32_t 
         return;
     }
     bool again = cut.low <= KEY_NAN; /* NaN among the selected: they have not been counted */
+    uint32_t shift_max = NARROW_SHIFT_MAX;
     while (again || (cut.low < cut.high && cut.count > WIDE_NEAR_MAX)) {
-        narrow<THREADS, SCORES, BLOCKS>(scores, own_length, k, cut, phases, shared);
+        narrow<THREADS, SCORES, BLOCKS>(scores, own_length, k, cut, shift_max, phases, shared);
         cut = shared.cut;
+        shift_max = 31;
         again = false;
     }
     const struct sink sink = sink_of_row(task, params.args, row);
@@ -423,7 +467,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int32_t given = task_length(task, row);
         load_part<THREADS, SCORES>(task, row, task.width, scores);
         if (!first) {
-            block_sync<THREADS>(); /* the bins are clear, and nothing of the row before in use */
+            cluster_arrive_aligned(); /* no block has anything of the row before in use */
+            cluster_wait();
         }
         select_row<THREADS, SCORES, BLOCKS>(params, task, row, given, scores, phases, shared);
     }

@@ -23,7 +23,8 @@ typedef half_bins<WIDE_SHIFT> wide_bins;
 #define WIDE_CHUNKS 512u /* of four bins, which a thread takes at once */
 #define WIDE_GROUPS 32u  /* of 16 chunks: one a lane */
 #define WIDE_GROUP_CHUNKS (WIDE_CHUNKS / WIDE_GROUPS)
-#define WIDE_COUNT_MAX 4095u /* sent of a bin at most: more than K; 16 fit 16 bits */
+#define WIDE_BEYOND TOPK_BINS /* a bin for what is in none: nobody reads it */
+#define WIDE_COUNT_MAX 4095u  /* sent of a bin at most: more than K; 16 fit 16 bits */
 /* Threads that serve all blocks: a power of two. */
 #define WIDE_TEAM(blocks) ((blocks) <= 2 ? 2u : (blocks) <= 4 ? 4u : (blocks) <= 8 ? 8u : 16u)
 #define WIDE_NEAR_MAX 512u /* choice: so many are ranked by comparing each with each */
@@ -34,6 +35,7 @@ enum wide_step { WIDE_GROUP, WIDE_BIN, WIDE_NEAR, WIDE_LAST, WIDE_STEPS };
 /* Where a rank is, by groups of bins. */
 struct wide_group {
     uint32_t group, above, above_before, total; /* as in wide_bin */
+    uint32_t count_before;                      /* in the group, in blocks before this one */
     uint32_t least, most;                       /* of what all blocks say beside their counts */
 };
 
@@ -46,7 +48,7 @@ struct wide_cut {
 };
 
 struct wide_shared {
-    alignas(16) uint32_t bins[TOPK_BINS];                  /* of this block */
+    alignas(16) uint32_t bins[TOPK_BINS + 4];              /* of this block; WIDE_BEYOND */
     uint32_t groups[TOPK_CLUSTER_BLOCKS_MAX][WIDE_GROUPS]; /* counts of each block */
     uint32_t slices[TOPK_CLUSTER_BLOCKS_MAX][WIDE_GROUPS]; /* of two bins of one group a word */
     uint2 notes[TOPK_CLUSTER_BLOCKS_MAX];                  /* and what it says beside */
@@ -167,6 +169,7 @@ __device__ __forceinline__ struct wide_group find_group(uint32_t need,
         reached != 0 ? __shfl_sync(WARP_ALL, prefix - count, (int)found.group) : found.total;
     found.above_before =
         __reduce_add_sync(WARP_ALL, lane_index() < found.group || reached == 0 ? before : 0);
+    found.count_before = __shfl_sync(WARP_ALL, before, (int)found.group);
     const uint2 note = lane_index() < BLOCKS ? shared.notes[lane_index()] : make_uint2(KEY_MAX, 0);
     found.least = __reduce_min_sync(WARP_ALL, note.x);
     found.most = __reduce_max_sync(WARP_ALL, note.y);
@@ -227,8 +230,8 @@ __device__ __forceinline__ struct wide_bin find_bin(uint32_t need, const struct 
  * finds it, the same in all but for what is before the block, and calls cut(bin, group) for what
  * all threads then find in shared.cut. Beside their counts blocks say the length of the row in the
  * first round, 0 but for the first block, and in later ones the extent of what they counted:
- * group.most, and group.least. All threads call, after a barrier; the bins are zero again after the
- * next.
+ * group.most, and group.least. Where that is one number, no bins are sent: found.at is void. All
+ * threads call, after a barrier; the bins are zero again after the next.
  */
 template <int THREADS, int BLOCKS, class Cut>
 __device__ __forceinline__ void find_in_cluster(bool first, uint32_t length, uint32_t need,
@@ -253,21 +256,28 @@ __device__ __forceinline__ void find_in_cluster(bool first, uint32_t length, uin
             shared.most = 0;
             shared.staged = 0;
             mbarrier_arrive_expect(&shared.met[WIDE_GROUP], BLOCKS * (4 * WIDE_GROUPS + 8));
-            mbarrier_arrive_expect(&shared.met[WIDE_BIN], BLOCKS * 4 * WIDE_GROUPS);
             fence_release_shared();
         }
         if (lane_index() < BLOCKS) {
             wide_send(&shared.notes[cluster_rank()], lane_index(), note, WIDE_GROUP, shared);
         }
     }
-    if (warp_index() < SENDERS) {
-        uint32_t own_phases = phases;
-        wide_wait(WIDE_GROUP, own_phases, shared);
+    if (warp_index() < SENDERS) { /* nobody else asks for the phases of these steps */
+        wide_wait(WIDE_GROUP, phases, shared);
         const struct wide_group group = find_group<BLOCKS>(need, shared);
-        send_slice<BLOCKS, TEAM>(group.group, shared);
+        const bool one_key = !first && group.least == group.most && group.total >= need;
+        if (!one_key) {
+            send_slice<BLOCKS, TEAM>(group.group, shared);
+        }
         if (warp_index() == 0) {
-            wide_wait(WIDE_BIN, own_phases, shared);
-            const struct wide_bin found = find_bin<BLOCKS>(need, group, shared);
+            struct wide_bin found = {0, 0, group.total, group.total, 0, group.count_before};
+            if (!one_key) {
+                if (lane_index() == 0) {
+                    mbarrier_arrive_expect(&shared.met[WIDE_BIN], BLOCKS * 4 * WIDE_GROUPS);
+                }
+                wide_wait(WIDE_BIN, phases, shared);
+                found = find_bin<BLOCKS>(need, group, shared);
+            }
             const struct wide_cut now = cut(found, group);
             if (lane_index() == 0) {
                 shared.cut = now;
@@ -277,7 +287,6 @@ __device__ __forceinline__ void find_in_cluster(bool first, uint32_t length, uin
             }
         }
     }
-    phases ^= 1u << WIDE_GROUP | 1u << WIDE_BIN;
     block_sync<THREADS>();
     if (threadIdx.x < WIDE_CHUNKS) {
         reinterpret_cast<uint4 *>(shared.bins)[threadIdx.x] = make_uint4(0, 0, 0, 0);
