@@ -5,7 +5,8 @@
  * Blocks send each other a few words, by stores that complete a barrier where they arrive; nobody
  * reads another's memory. A block can send for the next step only when it has what all others sent
  * in this one, so that what is sent never overtakes those who still read: of each buffer below, all
- * readers are done before anyone can fill it again.
+ * readers are done before anyone can fill it again. Where a step is left out, because there is one
+ * key alone, nothing more is sent for the row, and between rows all blocks meet.
  */
 #ifndef TOPKSEL_CUDA_WIDE_STATE_CUH
 #define TOPKSEL_CUDA_WIDE_STATE_CUH
