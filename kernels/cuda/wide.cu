@@ -147,31 +147,6 @@ __device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t le
         });
 }
 
-/* Marks of what is above the range, and of what is in it. */
-struct wide_marks {
-    uint32_t above, in;
-};
-
-template <int THREADS, int SCORES>
-__device__ __forceinline__ struct wide_marks mark_part(const float (&scores)[SCORES],
-                                                       int32_t length, const struct wide_cut &cut)
-{
-    struct wide_marks marks;
-    marks.above = mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(cut.high + 1)));
-    if (cut.low > KEY_NAN) {
-        marks.in =
-            mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(cut.low))) ^ marks.above;
-        return marks;
-    }
-    marks.in = 0;
-    const int32_t exist = opaque(length - wide_position<THREADS, SCORES>());
-#pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        marks.in |= part_key<THREADS, SCORES>(scores, exist, j) == KEY_NAN ? 1u << j : 0u;
-    }
-    return marks;
-}
-
 /* Of the marks of a block those of the first `take` in position order. One barrier. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ uint32_t first_marks(uint32_t marks, uint32_t take, uint32_t *counts)
@@ -219,20 +194,10 @@ __device__ __forceinline__ void put_marked(uint32_t marks, uint32_t slot, const 
     }
 }
 
-/* Writes all marked positions of a block from `slot` on: in position order, after one barrier, or
- * in none. */
+/* Writes a warp's marked positions from `slot` on, in position order. */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_part(bool in_order, uint32_t marks, uint32_t slot,
-                                           const struct sink &sink, struct wide_shared &shared)
+__device__ __forceinline__ void put_ordered(uint32_t marks, uint32_t slot, const struct sink &sink)
 {
-    if (!in_order) {
-        const uint32_t own = (uint32_t)__popc(marks), sum = warp_prefix(own);
-        uint32_t first = lane_index() == 31 ? atomicAdd(&shared.staged, sum) : 0;
-        first = __shfl_sync(WARP_ALL, first, 31);
-        put_marked<THREADS, SCORES>(marks, slot + first + sum - own, sink);
-        return;
-    }
-    slot += first_slot<THREADS>(marks, shared.selected);
     if (!sink.plain) {
         const uint32_t before = wide_position<THREADS, SCORES>() - first_position<SCORES>();
         write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
@@ -250,6 +215,23 @@ __device__ __forceinline__ void write_part(bool in_order, uint32_t marks, uint32
             slot += (uint32_t)__popc(lanes);
         }
     }
+}
+
+/* Writes all marked positions of a block from `slot` on: in position order, after one barrier, or
+ * in none. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_part(bool in_order, uint32_t marks, uint32_t slot,
+                                           const struct sink &sink, struct wide_shared &shared)
+{
+    if (in_order) {
+        slot += first_slot<THREADS>(marks, shared.selected);
+        put_ordered<THREADS, SCORES>(marks, slot, sink);
+        return;
+    }
+    const uint32_t own = (uint32_t)__popc(marks), sum = warp_prefix(own);
+    uint32_t first = lane_index() == 31 ? atomicAdd(&shared.staged, sum) : 0;
+    first = __shfl_sync(WARP_ALL, first, 31);
+    put_marked<THREADS, SCORES>(marks, slot + first + sum - own, sink);
 }
 
 /* An entry of the list as a number: less for a higher score, of equal ones for a lower position. */
@@ -309,15 +291,34 @@ __device__ __forceinline__ void rank_near(uint32_t count, const struct wide_shar
     }
 }
 
-/* Which of a block's scores are selected, where the result is in order; *slot_p is the place of the
- * first. */
+/* Of a lane's scores those that are as good as the last one selected. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ uint32_t mark_until(const float (&scores)[SCORES],
+                                               const struct wide_marks &marks, uint2 last)
+{
+    const uint32_t better = mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(last.x + 1)));
+    const uint32_t from = last.x > KEY_NAN
+                              ? mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(last.x)))
+                              : marks.above | marks.in;
+    const int32_t ahead = (int32_t)last.y - wide_position<THREADS, SCORES>();
+    const uint32_t until = ahead < 0 ? 0 : ahead / 32 > 30 ? WARP_ALL : (2u << ahead / 32) - 1;
+    return better | (from & until);
+}
+
+/* Which of a block's scores are selected, where the result is in order; *place_p is that of the
+ * warp's first. One barrier, while what others have sent is on its way. */
 template <int THREADS, int SCORES, int BLOCKS>
 __device__ __forceinline__ uint32_t select_part(const float (&scores)[SCORES],
                                                 const struct wide_marks &marks,
                                                 const struct wide_cut &cut, uint32_t k,
-                                                uint32_t *slot_p, uint32_t &phases,
+                                                uint32_t *place_p, uint32_t &phases,
                                                 struct wide_shared &shared)
 {
+    const uint32_t start = (uint32_t)wide_position<THREADS, SCORES>() - lane_index();
+    uint32_t before = first_slot<THREADS>(marks.above, shared.selected);
+    before = lane_index() == 0 ? cut.above_before + before : 0;
+    const uint32_t end = cut.count_before + (shared.staged >> 16);
+    wide_wait(WIDE_NEAR, phases, shared);
     rank_near<THREADS, BLOCKS>(cut.count, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank == k - 1 && lane_index() < BLOCKS) {
             wide_send(&shared.last, lane_index(), entry, WIDE_LAST, shared);
@@ -325,20 +326,15 @@ __device__ __forceinline__ uint32_t select_part(const float (&scores)[SCORES],
     });
     wide_wait(WIDE_LAST, phases, shared);
     const uint64_t last = near_number(shared.last);
-    uint32_t before = 0, selected = marks.above;
-    for (uint32_t i = lane_index(); i < cut.count_before; i += 32) {
-        before += near_number(shared.near[i]) <= last ? 1u : 0u;
+#pragma unroll 4
+    for (uint32_t i = lane_index(); i < end; i += 32) { /* those of later blocks are behind */
+        const uint2 entry = shared.near[i];
+        before += entry.y < start && near_number(entry) <= last ? 1u : 0u;
     }
-    *slot_p = cut.above_before + __reduce_add_sync(WARP_ALL, before);
-    if (marks.in != 0) {
-        const uint32_t position = (uint32_t)opaque(wide_position<THREADS, SCORES>());
-#pragma unroll
-        for (int j = 0; j < SCORES; j++) {
-            const uint2 entry = make_uint2(key_of(scores[j]), position + 32 * j);
-            selected |= near_number(entry) <= last ? marks.in & 1u << j : 0u;
-        }
-    }
-    return selected;
+    *place_p = __reduce_add_sync(WARP_ALL, before);
+    return __any_sync(WARP_ALL, marks.in != 0)
+               ? mark_until<THREADS, SCORES>(scores, marks, shared.last)
+               : marks.above;
 }
 
 /* Writes a row of more than K scores by its cut. */
@@ -369,11 +365,10 @@ __device__ __forceinline__ void write_row(bool in_order, const float (&scores)[S
     slots = __shfl_sync(WARP_ALL, slots, 31) + sum - own;
     send_near<THREADS, SCORES, BLOCKS>(scores, marks.in, slots >> 16, cut, shared);
     if (in_order) {
-        wide_wait(WIDE_NEAR, phases, shared);
         uint32_t slot;
         const uint32_t selected =
             select_part<THREADS, SCORES, BLOCKS>(scores, marks, cut, k, &slot, phases, shared);
-        write_part<THREADS, SCORES>(true, selected, slot, sink, shared);
+        put_ordered<THREADS, SCORES>(selected, slot, sink);
         return;
     }
     put_marked<THREADS, SCORES>(marks.above, cut.above_before + (slots & 0xffffu), sink);

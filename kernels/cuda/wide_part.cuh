@@ -53,6 +53,31 @@ __device__ __forceinline__ uint32_t part_key(const float (&scores)[SCORES], int3
 {
     return 32 * j < exist ? key_of(__int_as_float(opaque(__float_as_int(scores[j])))) : 0;
 }
+
+/* Marks of what is above the range, and of what is in it. */
+struct wide_marks {
+    uint32_t above, in;
+};
+
+template <int THREADS, int SCORES>
+__device__ __forceinline__ struct wide_marks mark_part(const float (&scores)[SCORES],
+                                                       int32_t length, const struct wide_cut &cut)
+{
+    struct wide_marks marks;
+    marks.above = mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(cut.high + 1)));
+    if (cut.low > KEY_NAN) {
+        marks.in =
+            mark_from<SCORES>(scores, __uint_as_float(key_floor_bits(cut.low))) ^ marks.above;
+        return marks;
+    }
+    marks.in = 0;
+    const int32_t exist = opaque(length - wide_position<THREADS, SCORES>());
+#pragma unroll
+    for (int j = 0; j < SCORES; j++) {
+        marks.in |= part_key<THREADS, SCORES>(scores, exist, j) == KEY_NAN ? 1u << j : 0u;
+    }
+    return marks;
+}
 #endif
 
 } // namespace

@@ -28,7 +28,8 @@ typedef half_bins<WIDE_SHIFT> wide_bins;
 #define WIDE_COUNT_MAX 4095u  /* sent of a bin at most: more than K; 16 fit 16 bits */
 /* Threads that serve all blocks: a power of two. */
 #define WIDE_TEAM(blocks) ((blocks) <= 2 ? 2u : (blocks) <= 4 ? 4u : (blocks) <= 8 ? 8u : 16u)
-#define WIDE_NEAR_MAX 512u /* choice: so many are ranked by comparing each with each */
+/* choice: so many are ranked by comparing each with each; more cost more than a second round */
+#define WIDE_NEAR_MAX 384u
 
 /* The steps of a row, each with a barrier. */
 enum wide_step { WIDE_GROUP, WIDE_BIN, WIDE_NEAR, WIDE_LAST, WIDE_STEPS };
