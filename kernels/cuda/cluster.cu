@@ -78,6 +78,7 @@ __device__ __noinline__ uint2 admit_again(const struct row_view row, const struc
         cluster_state().boundary = boundary;
         expect_exchange();
     }
+    block_sync<THREADS>(); /* a slice without a score has no batch, nor its barrier */
     copy_first(row, slice, place, num_stages);
     return admit_exactly<THREADS>(row, slice, key, k, place, num_stages);
 }
