@@ -141,7 +141,8 @@ enum topk_status topk_cuda_workspace_init(const struct topk_plan *plan, void *d_
     if (status != TOPK_OK) {
         return status;
     }
-    /* Only the arrival counters at the front must start at zero; there is one a block. */
+    /* Only the counters at the front must start at zero: one a block, or 8 bytes a row that several
+     * clusters share. */
     size_t bytes = (size_t)plan->num_blocks * sizeof(uint32_t);
     bytes = bytes < (size_t)plan->workspace_bytes ? bytes : (size_t)plan->workspace_bytes;
     cudaError_t error = cudaMemsetAsync(d_workspace, 0, bytes, static_cast<cudaStream_t>(stream));

@@ -53,14 +53,21 @@ static const struct stream_policy stream_policies[] = {
 };
 
 struct cluster_policy {
-    int32_t threads, blocks, cluster_blocks, rows;
+    int32_t threads, blocks, cluster_blocks, clusters, rows; /* clusters a row */
 };
 
 static const struct cluster_policy cluster_policies[] = {
-#define CLUSTER_POLICY(threads, blocks, cluster, rows) {threads, blocks, cluster, rows},
-    TOPK_CLUSTER_POLICIES(CLUSTER_POLICY)
+#define CLUSTER_POLICY(threads, blocks, cluster, rows) {threads, blocks, cluster, 1, rows},
+#define SEVERAL_POLICY(threads, blocks, cluster, clusters, rows)                                   \
+    {threads, blocks, cluster, clusters, rows},
+    TOPK_CLUSTER_POLICIES(CLUSTER_POLICY) TOPK_CLUSTER_SEVERAL_POLICIES(SEVERAL_POLICY)
 #undef CLUSTER_POLICY
+#undef SEVERAL_POLICY
 };
+
+#define CLUSTER_POLICY(threads, blocks, cluster, rows) +1
+static const int32_t num_one_cluster = TOPK_CLUSTER_POLICIES(CLUSTER_POLICY);
+#undef CLUSTER_POLICY
 
 struct wide_policy {
     int32_t threads, scores, cluster_blocks, rows, above;
@@ -317,6 +324,20 @@ static int32_t cluster_blocks_max(const struct topk_device *device)
     return device->compute_major < 12 ? TOPK_CLUSTER_BLOCKS_MAX : 8; /* 8: the portable size */
 }
 
+/* Where several clusters share a row they meet in the workspace, which has room for all rows: none
+ * of a cluster's blocks goes on to another. */
+static int64_t cluster_workspace_bytes(const struct cluster_policy *policy, int64_t rows)
+{
+    int64_t words = round_up(rows * 8, TOPK_CLUSTER_PART_ALIGN);
+    return policy->clusters == 1 ? 256 : words + rows * policy->clusters * TOPK_CLUSTER_PART_BYTES;
+}
+
+/* Whether several clusters can share a row of this shape. */
+static bool cluster_may_share(const struct topk_shape *shape)
+{
+    return is_float32(shape) && shape->width <= TOPK_CLUSTER_WIDTH_MAX;
+}
+
 /* Whether the device can start a policy's clusters, and (when `choosing`) enough for all rows,
  * whose slices are worth a block. */
 static bool cluster_policy_serves(const struct cluster_policy *policy,
@@ -324,22 +345,33 @@ static bool cluster_policy_serves(const struct cluster_policy *policy,
                                   bool choosing)
 {
     int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
-    int64_t width_min = (int64_t)policy->cluster_blocks * TOPK_CLUSTER_SLICE_MIN;
+    int64_t slice_min =
+        policy->clusters == 1 ? TOPK_CLUSTER_SLICE_MIN : TOPK_CLUSTER_PART_SLICE_MIN;
+    int64_t width_min = (int64_t)policy->clusters * policy->cluster_blocks * slice_min;
     return policy->cluster_blocks <= cluster_blocks_max(device) &&
            policy->cluster_blocks <= device->num_multiprocessors &&
+           (policy->clusters == 1 || cluster_may_share(shape)) &&
+           cluster_workspace_bytes(policy, shape->rows) <= workspace_max_bytes &&
            (!choosing || (shape->rows <= rows_max && shape->width >= width_min));
 }
 
-/* A cluster a row; more rows than clusters are taken in turn. */
+/* The policy for a shape, one of several clusters a row if it has one; past the last: none. */
+static int32_t choose_cluster(const struct topk_shape *shape, const struct topk_device *device)
+{
+    for (int32_t n = 0; n < COUNT(cluster_policies); n++) {
+        int32_t variant = (num_one_cluster + n) % COUNT(cluster_policies);
+        if (cluster_policy_serves(&cluster_policies[variant], shape, device, true)) {
+            return variant;
+        }
+    }
+    return COUNT(cluster_policies);
+}
+
+/* A cluster a row; more rows than clusters are taken in turn. Or several, each taking a part. */
 static bool plan_cluster(const struct topk_shape *shape, const struct topk_device *device,
                          int32_t variant, struct topk_plan *plan)
 {
-    bool choosing = variant < 0;
-    variant = choosing ? 0 : variant;
-    while (choosing && variant < COUNT(cluster_policies) &&
-           !cluster_policy_serves(&cluster_policies[variant], shape, device, true)) {
-        variant++;
-    }
+    variant = variant < 0 ? choose_cluster(shape, device) : variant;
     if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(cluster_policies) ||
         !cluster_policy_serves(&cluster_policies[variant], shape, device, false)) {
         return false;
@@ -350,7 +382,7 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     const int64_t batch = batch_bytes / (int64_t)topk_dtype_bytes(shape->options.dtype);
     int64_t shared = TOPK_CLUSTER_STATE_BYTES + sort_bytes(shape);
     int64_t stages = (device->shared_bytes_per_block - shared) / batch_bytes;
-    int64_t slice = shape->width / policy->cluster_blocks;
+    int64_t slice = shape->width / (policy->cluster_blocks * policy->clusters);
     stages = min_i64(min_i64(stages, TOPK_CLUSTER_STAGES_MAX), max_i64(2, slice / batch + 1));
     if (stages < 2) {
         return false;
@@ -359,7 +391,10 @@ static bool plan_cluster(const struct topk_shape *shape, const struct topk_devic
     int64_t clusters = max_i64(1, (int64_t)device->num_multiprocessors / policy->cluster_blocks);
     plan->variant = variant;
     plan->cluster_blocks = policy->cluster_blocks;
-    plan->num_blocks = (int32_t)min_i64(shape->rows, clusters) * policy->cluster_blocks;
+    clusters = policy->clusters == 1 ? min_i64(shape->rows, clusters)
+                                     : (int64_t)shape->rows * policy->clusters;
+    plan->num_blocks = (int32_t)clusters * policy->cluster_blocks;
+    plan->workspace_bytes = cluster_workspace_bytes(policy, shape->rows);
     plan->threads = policy->threads;
     plan->tile_scores = (int32_t)batch;
     plan->sample_stride = 64;

@@ -112,17 +112,31 @@
     X(512, 1, 3, 32)                                                                               \
     X(512, 1, 2, 66)
 
+/*
+ * Several clusters a row of float32, where one would read it for too long; what they admit goes
+ * through global memory (cluster_several.cu). Numbered behind those above; the planner looks here
+ * first. X(threads, blocks a multiprocessor, blocks a cluster, clusters a row, rows); `rows` of -1:
+ * for none, but for the tests of small devices.
+ */
+#define TOPK_CLUSTER_SEVERAL_POLICIES(X)                                                           \
+    X(512, 1, 16, 4, 1)                                                                            \
+    X(512, 1, 2, 3, -1)
+
 #define TOPK_CLUSTER_ROWS_OF 132       /* multiprocessors that `rows` is given for */
 #define TOPK_CLUSTER_WIDTH_ABOVE 16384 /* shorter rows are quicker in one block; H200, measured */
 #define TOPK_CLUSTER_WIDTH_MAX                                                                     \
-    (4 << 20)                          /* of longer ones the sample says too little for the list */
-#define TOPK_CLUSTER_SLICE_MIN 4096    /* scores a block; H200: twice what each samples pays */
-#define TOPK_CLUSTER_BATCH_BYTES 32768 /* of a stage; a block takes its scores at once */
-#define TOPK_CLUSTER_STAGES_MAX 4      /* choice: 128 KB in flight a block */
-#define TOPK_CLUSTER_LIST 8192         /* scores admitted of a row: four times the fast K */
-#define TOPK_CLUSTER_SAMPLE_MAX 16384  /* scores of a sample, held in registers */
-#define TOPK_CLUSTER_STATE_BYTES 91648 /* of a block, beside the stages of its ring */
-#define TOPK_CLUSTER_BLOCKS_MAX 16     /* of a cluster; more than 8 are not portable */
+    (4 << 20)                       /* of longer ones the sample says too little for the list */
+#define TOPK_CLUSTER_SLICE_MIN 4096 /* scores a block; H200: twice what each samples pays */
+#define TOPK_CLUSTER_PARTS_MAX 4    /* clusters a row; a word counts what each has */
+#define TOPK_CLUSTER_PART_SLICE_MIN 16384 /* the same where several share a row; H200, measured */
+#define TOPK_CLUSTER_PART_BYTES 74240     /* of workspace a part of a row: lists and a count */
+#define TOPK_CLUSTER_PART_ALIGN 256       /* of what lies in the workspace */
+#define TOPK_CLUSTER_BATCH_BYTES 32768    /* of a stage; a block takes its scores at once */
+#define TOPK_CLUSTER_STAGES_MAX 4         /* choice: 128 KB in flight a block */
+#define TOPK_CLUSTER_LIST 8192            /* scores admitted of a row: four times the fast K */
+#define TOPK_CLUSTER_SAMPLE_MAX 16384     /* scores of a sample, held in registers */
+#define TOPK_CLUSTER_STATE_BYTES 91648    /* of a block, beside the stages of its ring */
+#define TOPK_CLUSTER_BLOCKS_MAX 16        /* of a cluster; more than 8 are not portable */
 
 /* ---- wide: a row in the registers of a cluster ------------------------------------------------
  */

@@ -6,7 +6,7 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
     (void)state;
     static const struct {
         int32_t rows, cluster_blocks;
-    } edges[] = {{1, 16}, {7, 16}, {8, 8},  {9, 6},  {16, 6},          {17, 4},
+    } edges[] = {{2, 16}, {7, 16}, {8, 8},  {9, 6},  {16, 6},          {17, 4},
                  {24, 4}, {25, 3}, {32, 3}, {33, 2}, {CLUSTER_ROWS, 2}};
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
         for (int32_t width = TOPK_CLUSTER_SLICE_MIN * TOPK_CLUSTER_BLOCKS_MAX;
@@ -21,6 +21,49 @@ static void it_gives_few_rows_the_largest_clusters_that_fit(void **state)
         assert_family(&row, TOPK_FAMILY_ROW);
         struct topk_plan longer = plan_of(&h200, edges[i].rows, TOPK_CLUSTER_WIDTH_MAX + 1, 2048);
         assert_family(&longer, TOPK_FAMILY_SPLIT);
+    }
+}
+
+/* One row of four million bytes or more, of float32. */
+static void it_gives_a_very_long_row_several_clusters(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, width, clusters;
+        enum topk_dtype dtype;
+    } expected[] = {{1, (1 << 20) - 1, 1, TOPK_DTYPE_FLOAT32},
+                    {1, 1 << 20, 4, TOPK_DTYPE_FLOAT32},
+                    {1, TOPK_CLUSTER_WIDTH_MAX, 4, TOPK_DTYPE_FLOAT32},
+                    {2, TOPK_CLUSTER_WIDTH_MAX, 1, TOPK_DTYPE_FLOAT32},
+                    {1, TOPK_CLUSTER_WIDTH_MAX, 1, TOPK_DTYPE_FLOAT16}};
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        struct topk_shape shape = shape_of(expected[i].rows, expected[i].width, 2048);
+        const int32_t clusters = expected[i].rows * expected[i].clusters;
+        struct topk_plan plan;
+        shape.options.dtype = expected[i].dtype;
+        assert_int_equal(topk_plan_make(&shape, &h200, &plan, NULL), TOPK_OK);
+        assert_family(&plan, TOPK_FAMILY_CLUSTER);
+        assert_int_equal(plan.num_blocks, 16 * clusters);
+        int64_t parts_bytes = (int64_t)clusters * TOPK_CLUSTER_PART_BYTES;
+        assert_in_range(plan.workspace_bytes, expected[i].clusters > 1 ? parts_bytes : 1, 64 << 20);
+    }
+}
+
+/* What several clusters cannot share is refused, even when it is asked for: rows that the workspace
+ * has no room for, longer ones, and 16 bits. */
+static void it_shares_no_row_that_several_clusters_cannot(void **state)
+{
+    (void)state;
+    struct topk_shape shapes[] = {shape_of(1, 1 << 20, 64), shape_of(10000, 1 << 20, 64),
+                                  shape_of(1, TOPK_CLUSTER_WIDTH_MAX + 1, 64),
+                                  shape_of(1, 1 << 20, 64)};
+    struct topk_plan plan = plan_of(&h200, 1, 1 << 20, 64);
+    const int32_t variant = plan.variant;
+    shapes[3].options.dtype = TOPK_DTYPE_BFLOAT16;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        assert_int_equal(
+            topk_plan_make_family(&shapes[i], &h200, TOPK_FAMILY_CLUSTER, variant, &plan, NULL),
+            i == 0 ? TOPK_OK : TOPK_E_UNSUPPORTED);
     }
 }
 
@@ -140,6 +183,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
         cmocka_unit_test(it_gives_few_rows_of_middle_width_to_wide),
+        cmocka_unit_test(it_gives_a_very_long_row_several_clusters),
+        cmocka_unit_test(it_shares_no_row_that_several_clusters_cannot),
         cmocka_unit_test(it_gives_no_block_of_a_cluster_a_slice_not_worth_it),
         cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
         cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),

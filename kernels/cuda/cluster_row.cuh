@@ -1,0 +1,152 @@
+/*
+ * cluster_row.cuh - steps of a row that a cluster takes, or a part of it: cluster.cu,
+ * cluster_several.cu.
+ */
+#ifndef TOPKSEL_CUDA_CLUSTER_ROW_CUH
+#define TOPKSEL_CUDA_CLUSTER_ROW_CUH
+
+#include "cluster_finish.cuh"
+#include "cluster_search.cuh"
+
+namespace
+{
+
+#if __CUDA_ARCH__ >= 900
+/* What the threads of a block must agree on is read by one of them. */
+__device__ __forceinline__ void begin_row(const struct select_params &params,
+                                          const struct task &task, int32_t row, bool first_block,
+                                          bool counts)
+{
+    auto &shared = cluster_state();
+    if (threadIdx.x == 0) {
+        const int32_t given = task_length(task, row);
+        shared.length = clamp_length(task, given);
+        shared.least = KEY_MAX;
+        shared.most = 0;
+        expect_exchange();
+        shared.counts.clamped += counts && shared.length != given ? 1u : 0u;
+    }
+    if (first_block && threadIdx.x == 32) {
+        shared.sink = sink_of_row(task, params.args, row);
+    }
+}
+
+/* A row counts once, in the first block. */
+__device__ __forceinline__ void count_route(struct route_counts &counts, bool sampled, bool again,
+                                            bool overflowed)
+{
+    counts.direct += !again && !sampled ? 1u : 0u;
+    counts.certified += !again && sampled ? 1u : 0u;
+    counts.spill += again && overflowed ? 1u : 0u;
+    counts.recovery += again && !overflowed ? 1u : 0u;
+}
+
+/* Where a block stands in its ring and its exchanges. */
+struct progress {
+    struct ring_place place;
+    uint32_t met_phase, taken_phase;
+    bool started; /* all blocks of the cluster have */
+};
+
+/* Admits the whole slice once more, by the boundary of an exact search, which is left in the state.
+ */
+template <int THREADS>
+__device__ __noinline__ uint2 admit_again(const struct row_view row, const struct slice slice,
+                                          uint32_t k, struct ring_place place, uint32_t num_stages)
+{
+    uint32_t rounds;
+    const struct boundary boundary = search_row<THREADS>(row, slice, k, &rounds);
+    /* Else all from the key on are selected, just K, and none of those equal to the one below. */
+    const uint32_t key = boundary.exact ? boundary.key : boundary.key - 1;
+    if (threadIdx.x == 0) {
+        const uint64_t scores = slice.end - slice.first;
+        cluster_state().counts.scores_read += (rounds + 1) * scores;
+        cluster_state().boundary = boundary;
+        expect_exchange();
+    }
+    block_sync<THREADS>(); /* a slice without a score has no batch, nor its barrier */
+    copy_first(row, slice, place, num_stages);
+    return admit_exactly<THREADS>(row, slice, key, k, place, num_stages);
+}
+
+/* What a block does of a row of more than K scores: its slice, by the boundary of a sample. */
+template <int THREADS>
+__device__ __forceinline__ uint2 admit_row(const struct select_params &params,
+                                           const struct row_view &view, const struct slice &slice,
+                                           uint32_t k, struct boundary &boundary,
+                                           struct ring_place place)
+{
+    const uint32_t num_stages = (uint32_t)params.stages;
+    const struct sampling sampling = sampling_of(view, params);
+    score_quad sample[SAMPLE_QUADS(THREADS)];
+    load_sample<THREADS>(view, sampling, sample);
+    copy_first(view, slice, place, num_stages);
+    if (warp_index() == 1 && lane_index() < 2 * SCORE_GROUP) {
+        load_edges(view, lane_index());
+    }
+    boundary = propose<THREADS>(view, sampling, sample, k, params.margin);
+    if (threadIdx.x == 0) {
+        struct route_counts &counts = cluster_state().counts;
+        counts.scores_read += sampling.size() + (slice.end - slice.first);
+    }
+    if (boundary.exact) {
+        return admit_exactly<THREADS>(view, slice, boundary.key, k, place, num_stages);
+    }
+    const struct admitted admitted =
+        admit_slice<THREADS, false>(view, slice, boundary.key, k, place, num_stages);
+    return make_uint2(admitted.above, 0);
+}
+
+/* The first block's end of a row: the other lists come to it; what they have of equal scores is in
+ * its reach until it says so. */
+template <int THREADS>
+__device__ __forceinline__ void
+finish_row(const struct select_params &params, const struct standing &all,
+           const struct boundary &boundary, uint32_t k, uint32_t &taken_phase)
+{
+    const uint32_t low = boundary.exact ? boundary.key + 1 : boundary.key;
+    struct taken<THREADS> taken;
+    wait_lists(all, taken_phase);
+    if (all.num_above >= k && take_list<THREADS>(all.num_above, low, taken)) {
+        cluster_arrive_relaxed();
+        finish_taken<THREADS>(params, taken, low, k);
+        return;
+    }
+    if (all.num_above < k) {
+        pull_equal<THREADS>(all, k - all.num_above);
+    }
+    cluster_arrive_relaxed();
+    block_sync<THREADS>();
+    if (all.num_above >= k) {
+        finish_list<THREADS>(params, all.num_above, low, k);
+    } else {
+        finish_merged<THREADS>(params, all.num_above, boundary.key, k);
+    }
+}
+
+/* Makes a block ready for its rows while the kernel before may still run. */
+template <int THREADS>
+__device__ __forceinline__ void begin_kernel(const struct select_params &params)
+{
+    auto &shared = cluster_state();
+    launch_release();
+    clear_bins<THREADS>(shared.bins);
+    clear_bins<THREADS>(shared.coarse);
+    if (threadIdx.x == 32) {
+        task_prefetch(params);
+    }
+    if (threadIdx.x == 0) {
+        shared.rank.list_count = 0;
+        shared.counts = {};
+        mbarrier_init_one(&shared.met);
+        mbarrier_init_one(&shared.taken);
+        ring_init(shared.ring, (uint32_t)params.stages, 1);
+    }
+    cluster_arrive(); /* all have started, before anyone sends */
+    block_sync<THREADS>();
+}
+#endif
+
+} // namespace
+
+#endif
