@@ -59,7 +59,8 @@ __device__ __forceinline__ void select_row(const struct select_params &params,
         }
         again = true;
         overflowed = all.overflowed;
-        admitted = admit_again<THREADS>(view, slice, k, progress.place, (uint32_t)params.stages);
+        admitted = admit_again<THREADS>(view, slice, range_beyond(all, boundary, k), k,
+                                        progress.place, (uint32_t)params.stages);
         pass_slice(slice, progress.place, (uint32_t)params.stages);
         boundary = shared.boundary;
     }

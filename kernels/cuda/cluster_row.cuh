@@ -48,15 +48,37 @@ struct progress {
     bool started; /* all blocks of the cluster have */
 };
 
-/* Admits the whole slice once more, by the boundary of an exact search, which is left in the state.
- */
+/* Choice: keys looked through first below a boundary, a quarter of a binade of scores; in each bin
+ * then scores that differ by a 2^-13th at most. */
+#define SEARCH_SPAN (1u << 21)
+
+/* Where to look for the K-th highest of a row of which too few reach a boundary, or too many. */
+__device__ __forceinline__ struct search_range
+range_beyond(const struct standing &all, const struct boundary &boundary, uint32_t k)
+{
+    struct search_range range = {KEY_NAN, KEY_MAX, k};
+    if (!all.agreed || boundary.key <= KEY_NAN) {
+        return range; /* the row changed while it was read */
+    }
+    if (all.overflowed) {
+        range.low = boundary.key;
+    } else {
+        range.high = boundary.key - 1;
+        range.low = boundary.key - min(SEARCH_SPAN, range.high);
+        range.need = k - min(k - 1, all.num_above + all.num_equal);
+    }
+    return range;
+}
+
+/* Admits the whole slice once more, by the boundary of a search, which is left in the state. */
 template <int THREADS>
 __device__ __noinline__ uint2 admit_again(const struct row_view row, const struct slice slice,
-                                          uint32_t k, struct ring_place place, uint32_t num_stages)
+                                          const struct search_range range, uint32_t k,
+                                          struct ring_place place, uint32_t num_stages)
 {
     uint32_t rounds;
-    const struct boundary boundary = search_row<THREADS>(row, slice, k, &rounds);
-    /* Else all from the key on are selected, just K, and none of those equal to the one below. */
+    const struct boundary boundary = search_row<THREADS>(row, slice, range, &rounds);
+    /* Else all from the key on are wanted, and those equal to the one below are not. */
     const uint32_t key = boundary.exact ? boundary.key : boundary.key - 1;
     if (threadIdx.x == 0) {
         const uint64_t scores = slice.end - slice.first;

@@ -77,7 +77,9 @@ settle(const struct select_params &params, const struct row_view &view, const st
         }
         row.again = true;
         row.overflowed = row.all.overflowed || parts_overflow(row.word);
-        admitted = admit_again<THREADS>(view, slice, k, progress.place, (uint32_t)params.stages);
+        const struct search_range whole = {KEY_NAN, KEY_MAX, k}; /* parts may differ */
+        admitted =
+            admit_again<THREADS>(view, slice, whole, k, progress.place, (uint32_t)params.stages);
         pass_slice(slice, progress.place, (uint32_t)params.stages);
         row.boundary = cluster_state().boundary;
     }
