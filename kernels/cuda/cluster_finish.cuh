@@ -202,7 +202,7 @@ __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t positio
  * The entries of all lists in the registers of the first block: warp w holds 32 * (w * each + j)
  * and the 31 behind as j, below `each`, so that position order is (warp, j, lane). Key 0: none.
  */
-#define TAKEN_MAX (5120 / THREADS) /* entries a thread; the usual boundary admits 1500 to 4500 */
+#define TAKEN_MAX (6144 / THREADS) /* entries a thread; the usual boundary admits 1500 to 6000 */
 
 template <int THREADS>
 struct taken {
@@ -328,7 +328,14 @@ __device__ __noinline__ void write_list(const struct select_params &params, uint
     sink_put_sorted<THREADS>(sink, entries, k);
 }
 
-/* Writes the marked entries: as they are where nothing but positions is asked for. */
+/* The value of an entry: the very bits of its score, for which zeros and NaN are looked up. */
+__device__ __forceinline__ float value_of(const struct sink &sink, uint32_t key, uint32_t position)
+{
+    const float value = __uint_as_float(key_to_bits(key));
+    return fabsf(value) > 0.0f ? value : score_value(sink.scores[min(position, sink.last)]);
+}
+
+/* Writes the marked entries: at once, where no page is to be looked up and no order to be made. */
 template <int THREADS>
 __device__ __forceinline__ void write_taken(const struct select_params &params,
                                             const struct taken<THREADS> &taken, uint32_t marks,
@@ -337,23 +344,28 @@ __device__ __forceinline__ void write_taken(const struct select_params &params,
     auto &shared = cluster_state();
     const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
     uint32_t slot = sum_before<THREADS>(own, shared.warp_counts[0]);
-    const bool plain = shared.sink.plain && !params.by_value;
+    const bool direct = shared.sink.pages == nullptr && !params.by_value;
     int32_t *indices = shared.sink.indices;
+    float *values = shared.sink.values;
+    const uint32_t offset = (uint32_t)shared.sink.offset;
 #pragma unroll
     for (uint32_t j = 0; j < TAKEN_MAX; j++) {
         if (j < taken.each) {
             const bool marked = (marks >> j & 1u) != 0;
             const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
             const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
-            if (marked && plain) {
-                __stcg(&indices[at], (int32_t)taken.position[j]);
+            if (marked && direct) {
+                __stcg(&indices[at], (int32_t)(taken.position[j] + offset));
+                if (values != nullptr) {
+                    __stcg(&values[at], value_of(shared.sink, taken.key[j], taken.position[j]));
+                }
             } else if (marked) {
                 shared.list[at] = make_uint2(key_to_bits(taken.key[j]), taken.position[j]);
             }
             slot += (uint32_t)__popc(lanes);
         }
     }
-    if (!plain) {
+    if (!direct) {
         block_sync<THREADS>();
         write_list<THREADS>(params, k);
     }

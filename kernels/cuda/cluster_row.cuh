@@ -29,6 +29,9 @@ __device__ __forceinline__ void begin_row(const struct select_params &params,
     if (first_block && threadIdx.x == 32) {
         shared.sink = sink_of_row(task, params.args, row);
     }
+    if (first_block && threadIdx.x == 64 && !task.plain && params.args->page_table != nullptr) {
+        prefetch_pages(*params.args, row, task.width);
+    }
 }
 
 /* A row counts once, in the first block. */
