@@ -139,7 +139,10 @@ __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t positio
  * The entries of all lists in the registers of the first block: warp w holds 32 * (w * each + j)
  * and the 31 behind as j, below `each`, so that position order is (warp, j, lane). Key 0: none.
  */
-#define TAKEN_MAX (6144 / THREADS) /* entries a thread; the usual boundary admits 1500 to 6000 */
+#ifndef TAKEN_ENTRIES
+#define TAKEN_ENTRIES 6144 /* the usual boundary admits 1500 to 6000 */
+#endif
+#define TAKEN_MAX (TAKEN_ENTRIES / THREADS) /* a thread's */
 
 template <int THREADS>
 struct taken {
