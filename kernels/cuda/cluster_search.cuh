@@ -11,7 +11,9 @@ namespace
 {
 
 #if __CUDA_ARCH__ >= 900
+#ifndef SEARCH_AHEAD
 #define SEARCH_AHEAD 8 /* choice: loads of four scores in flight a thread */
+#endif
 
 /* Counts the keys of a slice in [low, high] into coarse[]. All threads call; ends with a barrier.
  */

@@ -4,7 +4,10 @@
  *
  * A kernel of its own, for what it has more to keep makes the other slower.
  */
-#define TAKEN_ENTRIES 5120 /* with more, registers do not suffice: H200, 1 us */
+/* With more, registers do not suffice, and the loop over batches waits for what is spilled: H200, 1
+ * us of a row of a million. */
+#define TAKEN_ENTRIES 5120
+#define SEARCH_AHEAD 1
 #include "cluster_parts.cuh"
 #include "cluster_row.cuh"
 
