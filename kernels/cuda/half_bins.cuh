@@ -66,17 +66,4 @@ static __device__ __forceinline__ uint32_t half_floor(uint32_t ordered)
     return 0x80000000u - __float_as_uint(half_to_float((uint16_t)(0x8000u - ordered)));
 }
 
-/* A bin with too many is looked into once more, by the keys that occur in it: widens a range in
- * shared memory to what the lanes of a warp have found. */
-static __device__ __forceinline__ void widen_range(uint32_t least, uint32_t most,
-                                                   uint32_t &shared_least, uint32_t &shared_most)
-{
-    least = __reduce_min_sync(WARP_ALL, least);
-    most = __reduce_max_sync(WARP_ALL, most);
-    if (lane_index() == 0) {
-        atomicMin(&shared_least, least);
-        atomicMax(&shared_most, most);
-    }
-}
-
 #endif

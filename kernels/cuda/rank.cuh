@@ -187,39 +187,11 @@ static __device__ __forceinline__ struct rank_bin scan_bins(uint32_t *bins, uint
     return scan_counts<THREADS, EACH>(count, own, need, shared);
 }
 
-/* The second half of find_rank: one warp looks for the warp whose bins hold the rank, then there.
- */
-template <int EACH, int WARPS>
-static __device__ __forceinline__ struct rank_bin
-find_rank_warp(const uint32_t *bins, const uint32_t *totals, uint32_t need)
-{
-    uint32_t group = lane_index() < WARPS ? totals[lane_index()] : 0;
-    uint32_t prefix = warp_prefix(group);
-    struct rank_bin result = {0, 0, 0, __shfl_sync(WARP_ALL, prefix, 31)};
-    uint32_t reached = __ballot_sync(WARP_ALL, prefix >= need);
-    if (reached == 0) {
-        return result;
-    }
-    int owner = __ffs((int)reached) - 1;
-    uint32_t above = __shfl_sync(WARP_ALL, prefix - group, owner);
-    const uint32_t first = TOPK_BINS - ((uint32_t)owner * 32 + lane_index() + 1) * EACH;
-    uint32_t count[EACH];
-    uint32_t own = load_bins<EACH>(bins + first, count);
-    prefix = above + warp_prefix(own);
-    owner = __ffs((int)__ballot_sync(WARP_ALL, prefix >= need)) - 1;
-    above = prefix - own;
-    const struct rank_bin here = rank_within(count, first, above, need, result.total);
-    result.bin = __shfl_sync(WARP_ALL, here.bin, owner);
-    result.above = __shfl_sync(WARP_ALL, here.above, owner);
-    result.count = __shfl_sync(WARP_ALL, here.count, owner);
-    return result;
-}
-
 /*
- * The bins that hold ranks `need` and `other` (from 1, from the highest bin; 0 gives the highest
- * bin). The counts must be complete and a barrier passed. Two barriers inside; the result is valid
- * in all threads, and `bins` may be cleared at once. All warps sum, one searches for each rank: in
- * every warp the search would cost more issue slots than a barrier costs time.
+ * The bins that hold ranks `need` and `other` (from 1, from the highest bin; for `other`, 0 gives
+ * the highest bin). The counts must be complete and a barrier passed. Two barriers inside; the
+ * result is valid in all threads, and `bins` may be cleared at once. Every warp learns from the
+ * sums of all whether a rank is in its own bins; only there is it looked for.
  */
 template <int THREADS, bool PAIR>
 static __device__ __forceinline__ struct rank_bin
@@ -228,29 +200,40 @@ find_ranks(const uint32_t *bins, struct rank_shared &shared, uint32_t need, uint
 {
     constexpr int WARPS = THREADS / 32, EACH = TOPK_BINS / THREADS;
     static_assert(EACH >= 1 && EACH * THREADS == TOPK_BINS, "every thread owns the same bins");
-    static_assert(!PAIR || WARPS >= 2, "a warp for each rank");
     /* Warps and lanes own bins from the top down; a lane's own bins ascend in memory. */
+    const uint32_t first = TOPK_BINS - (threadIdx.x + 1) * EACH;
     uint32_t count[EACH];
-    uint32_t own = load_bins<EACH>(bins + TOPK_BINS - (threadIdx.x + 1) * EACH, count);
-    own = __reduce_add_sync(WARP_ALL, own);
+    const uint32_t own = load_bins<EACH>(bins + first, count);
+    const uint32_t sum = __reduce_add_sync(WARP_ALL, own);
     if (lane_index() == 0) {
-        shared.totals[warp_index()] = own;
+        shared.totals[warp_index()] = sum;
     }
     block_sync<THREADS>();
-    const uint32_t search = warp_index();
-    if (search < (PAIR ? 2 : 1)) {
-        struct rank_bin found =
-            find_rank_warp<EACH, WARPS>(bins, shared.totals, search == 0 ? need : other);
-        if (lane_index() == 0) {
-            shared.found[search] = found;
+    const uint32_t group = lane_index() < WARPS ? shared.totals[lane_index()] : 0;
+    const uint32_t total = __reduce_add_sync(WARP_ALL, group);
+    const uint32_t before = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? group : 0);
+    const bool here = before < need && need <= before + sum;
+    const bool other_here = PAIR && before < other && other <= before + sum;
+    if (here || other_here) {
+        const uint32_t reached = before + warp_prefix(own), above = reached - own;
+        if (above < need && need <= reached) { /* one thread */
+            shared.found[0] = rank_within(count, first, above, need, total);
+        }
+        if (PAIR && above < other && other <= reached) {
+            shared.found[1] = rank_within(count, first, above, other, total);
         }
     }
     block_sync<THREADS>();
     if (PAIR) {
-        *other_bin_p = shared.found[1].bin;
+        *other_bin_p = other == 0 ? TOPK_BINS - 1u : (other <= total ? shared.found[1].bin : 0u);
     }
-    uint4 found = *reinterpret_cast<const uint4 *>(&shared.found[0]);
-    struct rank_bin result = {found.x, found.y, found.z, found.w};
+    struct rank_bin result = {0, 0, 0, total};
+    if (need <= total) {
+        const uint4 found = *reinterpret_cast<const uint4 *>(&shared.found[0]);
+        result.bin = found.x;
+        result.above = found.y;
+        result.count = found.z;
+    }
     return result;
 }
 
@@ -300,6 +283,19 @@ static __device__ __forceinline__ uint32_t first_shift(uint32_t low)
     return low > KEY_ZERO ? 13 : range_shift(KEY_MAX - low);
 }
 
+/* Widens a range in shared memory to what the lanes of a warp have found: where a bin has too many,
+ * it is looked into once more by the keys that occur in it. */
+static __device__ __forceinline__ void widen_range(uint32_t least, uint32_t most,
+                                                   uint32_t &shared_least, uint32_t &shared_most)
+{
+    least = __reduce_min_sync(WARP_ALL, least);
+    most = __reduce_max_sync(WARP_ALL, most);
+    if (lane_index() == 0) {
+        atomicMin(&shared_least, least);
+        atomicMax(&shared_most, most);
+    }
+}
+
 /*
  * Narrows [low, high] to the keys of a source that occur in it; at least one does (else the range
  * becomes [low - 1, low]). Two barriers, and the caller passes another before the next call. A
@@ -318,13 +314,8 @@ static __device__ __forceinline__ void find_range(const Source &source, uint32_t
         least = min(least, offset);
         most = max(most, offset);
     });
-    least = __reduce_min_sync(WARP_ALL, least);
-    most = __reduce_max_sync(WARP_ALL, most);
     block_sync<THREADS>();
-    if (lane_index() == 0) {
-        atomicMin(&shared.least, least);
-        atomicMax(&shared.most, most);
-    }
+    widen_range(least, most, shared.least, shared.most);
     block_sync<THREADS>();
     *high_p = *low_p + shared.most;
     *low_p += shared.least;
