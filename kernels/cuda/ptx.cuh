@@ -244,6 +244,14 @@ static __device__ __forceinline__ void copy_async_16(void *shared, const void *g
                  : "memory");
 }
 
+/* The same of one word; both addresses are aligned to 4. */
+static __device__ __forceinline__ void copy_async_4(void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)),
+                 "l"(__cvta_generic_to_global(global))
+                 : "memory");
+}
+
 static __device__ __forceinline__ void copies_wait()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");

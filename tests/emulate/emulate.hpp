@@ -69,7 +69,7 @@ void mbarrier_arrive(uint64_t *barrier, uint32_t bytes, struct site here);
 void copy_bulk(void *shared, const void *global, uint32_t bytes, uint64_t *barrier,
                struct site here);
 void prefetch_bulk(const void *global, int32_t bytes, struct site here);
-void copy_async(void *shared, const void *global, uint32_t bytes, struct site here);
+void copy_async(void *shared, const void *global, uint32_t room, uint32_t bytes, struct site here);
 void copies_wait(struct site here);
 
 void fence_before_copies();

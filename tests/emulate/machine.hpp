@@ -55,7 +55,7 @@ struct grid;
 struct small_copy {
     char *to;
     const char *from;
-    uint32_t size_bytes;
+    uint32_t room_bytes, size_bytes; /* what it fills, of which it brings so many */
 };
 
 struct thread {

@@ -191,27 +191,27 @@ void prefetch_bulk(const void *global, int32_t bytes, struct site here)
     check_global(global, (size_t)bytes, here);
 }
 
-void copy_async(void *shared, const void *global, uint32_t bytes, struct site here)
+void copy_async(void *shared, const void *global, uint32_t room, uint32_t bytes, struct site here)
 {
-    if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 ||
-        reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes > 16) {
-        fail(here, "a copy of %u bytes of 16 from %p to %p; both must be multiples of 16", bytes,
-             global, shared);
+    if (reinterpret_cast<uintptr_t>(shared) % room != 0 ||
+        reinterpret_cast<uintptr_t>(global) % room != 0 || bytes > room) {
+        fail(here, "a copy of %u bytes of %u from %p to %p; both must be multiples of %u", bytes,
+             room, global, shared, room);
     }
     touch(here);
-    place_of(*machine.current->block, shared_address(shared, here), 16, here);
+    place_of(*machine.current->block, shared_address(shared, here), room, here);
     check_global(global, bytes, here);
-    memset(shared, 0x7f, 16); /* void until the copy ends */
-    ASAN_POISON_MEMORY_REGION(shared, 16);
+    memset(shared, 0x7f, room); /* void until the copy ends */
+    ASAN_POISON_MEMORY_REGION(shared, room);
     machine.current->copies.push_back(
-        {static_cast<char *>(shared), static_cast<const char *>(global), bytes});
+        {static_cast<char *>(shared), static_cast<const char *>(global), room, bytes});
 }
 
 void copies_wait(struct site here)
 {
     for (const struct small_copy &copy : machine.current->copies) {
-        ASAN_UNPOISON_MEMORY_REGION(copy.to, 16);
-        memset(copy.to, 0, 16);
+        ASAN_UNPOISON_MEMORY_REGION(copy.to, copy.room_bytes);
+        memset(copy.to, 0, copy.room_bytes);
         memcpy(copy.to, copy.from, copy.size_bytes);
     }
     machine.current->copies.clear();

@@ -211,7 +211,13 @@ static inline void launch_release()
 static inline void copy_async_16(void *shared, const void *global, uint32_t bytes,
                                  emulate::site here = EMULATE_HERE)
 {
-    emulate::copy_async(shared, global, bytes, here);
+    emulate::copy_async(shared, global, 16, bytes, here);
+}
+
+static inline void copy_async_4(void *shared, const void *global,
+                                emulate::site here = EMULATE_HERE)
+{
+    emulate::copy_async(shared, global, 4, 4, here);
 }
 
 static inline void copies_wait(emulate::site here = EMULATE_HERE)
