@@ -63,19 +63,35 @@ static __device__ __forceinline__ bool sink_lacks_page(const struct sink &sink, 
     return sink.pages != nullptr && position >> sink.page_size_log2 >= (uint32_t)sink.num_pages;
 }
 
-/* Looks up what is written of a position, of a sink that is not plain. Nothing waits for it yet. */
-static __device__ __forceinline__ struct sink_entry sink_look_up(const struct sink &sink,
-                                                                 uint32_t position)
+/* Looks up what is written of a position, of a sink that is not plain; its value too, where
+ * `value` and the sink ask for it. Nothing waits for it yet. */
+static __device__ __forceinline__ struct sink_entry
+sink_look_up(const struct sink &sink, uint32_t position, bool value = true)
 {
     struct sink_entry entry = {position, 0, {}};
     if (sink.pages != nullptr && !sink_lacks_page(sink, position)) {
         entry.page = sink.pages[position >> sink.page_size_log2];
     }
-    if (sink.values != nullptr) {
+    if (value && sink.values != nullptr) {
         /* No position is beyond, unless the row changed while it was read. */
         entry.score = sink.scores[min(position, sink.last)];
     }
     return entry;
+}
+
+/* The position as it is written: its place in the page, and the row's offset; -1 without a page. */
+static __device__ __forceinline__ int32_t sink_index(const struct sink &sink,
+                                                     const struct sink_entry &entry)
+{
+    if (sink_lacks_page(sink, entry.position)) {
+        return -1;
+    }
+    uint32_t result = entry.position;
+    if (sink.pages != nullptr) {
+        const uint32_t within = result & ((1u << sink.page_size_log2) - 1);
+        result = ((uint32_t)entry.page << sink.page_size_log2) + within;
+    }
+    return (int32_t)(result + (uint32_t)sink.offset);
 }
 
 /* Writes what was looked up as entry `slot` of the row's result. */
@@ -86,12 +102,7 @@ static __device__ __forceinline__ void sink_put_entry(const struct sink &sink, u
         sink.indices[slot] = -1;
         return;
     }
-    uint32_t result = entry.position;
-    if (sink.pages != nullptr) {
-        const uint32_t within = result & ((1u << sink.page_size_log2) - 1);
-        result = ((uint32_t)entry.page << sink.page_size_log2) + within;
-    }
-    __stcg(&sink.indices[slot], (int32_t)(result + (uint32_t)sink.offset));
+    __stcg(&sink.indices[slot], sink_index(sink, entry));
     if (sink.values != nullptr) {
         sink.values[slot] = score_value(entry.score);
     }
