@@ -31,25 +31,6 @@ __device__ __forceinline__ uint32_t sample_size(uint32_t length)
     return 32 * (length / (32 * EVERY)) + min(length % (32 * EVERY), 32u);
 }
 
-/*
- * Asks for the row that this block reads next: it comes from memory to the L2 cache while the block
- * computes. One thread.
- */
-__device__ __forceinline__ void prefetch_row(const score_t *scores, int32_t length)
-{
-#if __CUDA_ARCH__ >= 900
-    constexpr int32_t GROUP = 16 / sizeof(score_t); /* scores of the least that is asked for */
-    const int32_t skip =
-        (int32_t)(-(reinterpret_cast<uintptr_t>(scores) / sizeof(score_t)) & (GROUP - 1u));
-    if (length >= skip + GROUP) {
-        prefetch_bulk(scores + skip, (length - skip) / GROUP * 16);
-    }
-#else
-    (void)scores;
-    (void)length;
-#endif
-}
-
 /* Loads a row up to `length`; what lies beyond becomes NaN. */
 template <int SCORES>
 __device__ __forceinline__ void load_scores(const struct task &task, int32_t row, int32_t length,
@@ -154,6 +135,46 @@ __device__ __forceinline__ struct proposal propose(const struct register_source<
     return proposal;
 }
 
+/*
+ * Asks for the row that this block reads next: it comes from memory to the L2 cache while the block
+ * computes. One thread.
+ */
+__device__ __forceinline__ void prefetch_row(const score_t *scores, int32_t length)
+{
+#if __CUDA_ARCH__ >= 900
+    constexpr int32_t GROUP = 16 / sizeof(score_t); /* scores of the least that is asked for */
+    const int32_t skip =
+        (int32_t)(-(reinterpret_cast<uintptr_t>(scores) / sizeof(score_t)) & (GROUP - 1u));
+    if (length >= skip + GROUP) {
+        prefetch_bulk(scores + skip, (length - skip) / GROUP * 16);
+    }
+#else
+    (void)scores;
+    (void)length;
+#endif
+}
+
+/* The same of a block's next row, as it is given. */
+__device__ __forceinline__ void ask_for_next(const struct select_params &params,
+                                             const struct row_result &result, int32_t next)
+{
+    if (threadIdx.x == 0 && next > result.k && params.prefetch > 0) {
+        prefetch_row(task_row(result.task, result.row + (int32_t)gridDim.x),
+                     clamp_length(result.task, next));
+    }
+}
+
+/* Copies the arguments to shared memory. One warp. */
+__device__ __forceinline__ void keep_args(const struct topk_args *args, struct row_shared &shared)
+{
+    constexpr uint32_t WORDS = sizeof(*args) / sizeof(uint32_t);
+    static_assert(WORDS <= 32 && sizeof(*args) % sizeof(uint32_t) == 0, "a word a lane");
+    if (lane_index() < WORDS) {
+        reinterpret_cast<uint32_t *>(&shared.args)[lane_index()] =
+            reinterpret_cast<const uint32_t *>(args)[lane_index()];
+    }
+}
+
 /* Counts a row, and makes ready for its result; thread 0. */
 __device__ __forceinline__ void count_row(struct row_shared &shared, int32_t length, int32_t given,
                                           int32_t k)
@@ -168,11 +189,54 @@ __device__ __forceinline__ void count_row(struct row_shared &shared, int32_t len
     counts.scores_read += length > k ? (uint32_t)length : 0u;
 }
 
+/* The short way through a row. */
+template <int THREADS, int SCORES, bool EARLY>
+__device__ __forceinline__ void select_quick(const struct select_params &params,
+                                             const struct row_result &result,
+                                             const struct register_source<SCORES> &source,
+                                             uint64_t *entries, struct row_shared &shared)
+{
+    static_assert(THREADS * SCORES <= QUICK_SCORES_MAX, "short rows");
+    struct quick_cut bin;
+    if (quick_row<THREADS, SCORES, !EARLY>(params, result, source.scores, entries, bin, shared)) {
+        return;
+    }
+    const struct rank_cut cut =
+        search_bin<THREADS, SCORES>(source, bin, (uint32_t)result.k, shared);
+    if constexpr (row_is_roomy<THREADS, SCORES, true>) {
+        write_staged<THREADS, SCORES>(params, result, source, cut, entries, shared);
+    } else {
+        write_row<THREADS, SCORES>(params, result.task, result.row, source, cut, entries, shared);
+    }
+}
+
+/* The way by a sample. */
+template <int THREADS, int SCORES, bool EARLY>
+__device__ __forceinline__ void
+select_sampled(const struct select_params &params, const struct row_result &result,
+               const struct register_source<SCORES> &source, int32_t next, uint64_t *entries,
+               struct row_shared &shared)
+{
+    constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
+    const uint32_t k = (uint32_t)result.k;
+    const struct proposal proposal =
+        propose<THREADS, SCORES, SAMPLE_EVERY>(source, k, params.margin, shared);
+    ask_for_next(params, result, EARLY ? next : shared.given[(result.turn + 1) % 2]);
+    uint32_t below = 0;
+    const struct rank_cut cut = find_cut<THREADS, true>(
+        source, proposal.low, KEY_MAX, proposal.shift, k, shared.bins, shared.rank, &below);
+    if (below != 0 && threadIdx.x == 0) { /* it had to go on below what was proposed */
+        shared.counts.direct--;
+        shared.counts.recovery++;
+    }
+    write_row<THREADS, SCORES>(params, result.task, result.row, source, cut, entries, shared);
+}
+
 /*
  * Selects from one row; returns its valid length. What threads must agree on is read by one of
- * them, for the caller may change it: thread 0 knows the length as `read`, and of the block's next
- * row as `next`, 0 if none. All know it as shared.given[turn % 2]; that of the next row behind the
- * row's barriers. Early (see policy.h): the scores are there, or on their way, up to the width.
+ * them, for the caller may change it: thread 0 knows the length as `read`, and of the block's
+ * next row as `next`, 0 if none. All know it as shared.given[turn % 2]; that of the next row behind
+ * the row's barriers. Early (see policy.h): the scores are there, or on their way, up to the width.
  * Quick: the caller counts the row when it is written, for nobody waits for thread 0 then.
  */
 template <int THREADS, int SCORES, bool EARLY, bool QUICK>
@@ -181,7 +245,6 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
                                               int32_t read, int32_t next, float (&scores)[SCORES],
                                               uint64_t *entries, struct row_shared &shared)
 {
-    constexpr int SAMPLE_EVERY = SCORES >= 16 ? 8 : 4;
     if (EARLY) {
         if (threadIdx.x == 0) {
             shared.given[turn % 2] = read;
@@ -189,7 +252,13 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
         block_sync<THREADS>();
     }
     const int32_t length = clamp_length(task, shared.given[turn % 2]), k = task.k;
+    const struct row_result result = {task, row, turn, k};
+    constexpr bool ROOMY = row_is_roomy<THREADS, SCORES, QUICK>;
+    static_assert(!ROOMY || EARLY, "pages are asked for when those of the row before are used");
     if (EARLY) {
+        if constexpr (ROOMY) {
+            fetch_pages<THREADS>(result, shared);
+        }
         cut_scores<SCORES>(length, scores);
     } else {
         load_scores<SCORES>(task, row, length, scores);
@@ -198,8 +267,8 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
         if (!EARLY) {
             shared.given[(turn + 1) % 2] = next;
         }
-        if (next > k && params.prefetch > 0) {
-            prefetch_row(task_row(task, row + (int32_t)gridDim.x), clamp_length(task, next));
+        if (ROOMY && !task.plain && shared.args.row_offsets != nullptr) {
+            shared.offsets[turn % 2] = row_offset(shared.args, row);
         }
         if (!QUICK) {
             count_row(shared, length, shared.given[turn % 2], k);
@@ -208,32 +277,21 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
     if (length <= k) {
         const struct sink sink = sink_of_row(task, params.args, row);
         select_whole<THREADS>(sink, length, k, params.by_value != 0, entries);
+        if constexpr (ROOMY) {
+            copies_wait();
+        }
         block_sync<THREADS>();
         return length;
     }
     const struct register_source<SCORES> source = {
         scores, length
     };
-    uint32_t below = 0;
-    struct rank_cut cut;
     if constexpr (QUICK) {
-        static_assert(THREADS * SCORES <= QUICK_SCORES_MAX, "short rows");
-        struct quick_cut bin;
-        if (quick_row<THREADS, SCORES, !EARLY>(params, row, scores, task, entries, bin, shared)) {
-            return length;
-        }
-        cut = search_bin<THREADS, SCORES>(source, bin, (uint32_t)k, shared);
+        ask_for_next(params, result, next);
+        select_quick<THREADS, SCORES, EARLY>(params, result, source, entries, shared);
     } else {
-        const struct proposal proposal =
-            propose<THREADS, SCORES, SAMPLE_EVERY>(source, (uint32_t)k, params.margin, shared);
-        cut = find_cut<THREADS, true>(source, proposal.low, KEY_MAX, proposal.shift, (uint32_t)k,
-                                      shared.bins, shared.rank, &below);
+        select_sampled<THREADS, SCORES, EARLY>(params, result, source, next, entries, shared);
     }
-    if (below != 0 && threadIdx.x == 0) { /* the search had to go on below what was proposed */
-        shared.counts.direct--;
-        shared.counts.recovery++;
-    }
-    write_row<THREADS, SCORES>(params, task, row, source, cut, entries, shared);
     return length;
 }
 
@@ -254,6 +312,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (threadIdx.x == 0) {
         shared.counts = {};
         shared.staged = 0;
+        shared.offsets[0] = 0;
+        shared.offsets[1] = 0;
         shared.rank.list_count = 0;
         shared.rank.least = KEY_MAX;
         shared.rank.most = 0;
@@ -272,7 +332,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         shared.task = task_read(params);
     }
     const struct task &task = EARLY ? own_task : shared.task;
-    int32_t row = (int32_t)blockIdx.x, read = 0;
+    if (row_is_roomy<THREADS, SCORES, QUICK> && warp_index() == 1) {
+        keep_args(params.args, shared);
+    }
+    int32_t row = (int32_t)blockIdx.x;
+    int32_t read = 0;
     if (threadIdx.x == 0) {
         read = row < task.num_rows ? task_length(task, row) : 0;
         if (!EARLY) {
@@ -290,7 +354,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int32_t next_row = row + (int32_t)gridDim.x;
         const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
         const int32_t next = reads ? task_length(task, next_row) : 0;
-        if (threadIdx.x == 32 && !task.plain && params.args->page_table != nullptr) {
+        if (!row_is_roomy<THREADS, SCORES, QUICK> && threadIdx.x == 32 && !task.plain &&
+            params.args->page_table != nullptr) {
             prefetch_pages(*params.args, row, task.width);
         }
         float scores[SCORES];

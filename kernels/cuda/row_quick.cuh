@@ -15,7 +15,7 @@
 #define TOPKSEL_CUDA_ROW_QUICK_CUH
 
 #include "half_bins.cuh"
-#include "row_write.cuh"
+#include "row_stage.cuh"
 
 namespace
 {
@@ -65,16 +65,11 @@ __device__ __forceinline__ uint32_t quick_bound(uint32_t ordered)
     return half | half << 16;
 }
 
-/* Marks of what is above the bin, and of what is in it. */
-struct quick_marks {
-    uint32_t above, in;
-};
-
 /* A pair is compared at once, as group_marks() of 16-bit scores does (score.cuh); the other way
  * round than it was counted, or the compiler would keep all pairs, for which there is no room. */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[SCORES],
-                                                         const struct quick_cut &cut)
+__device__ __forceinline__ struct cut_marks quick_mark(const float (&scores)[SCORES],
+                                                       const struct quick_cut &cut)
 {
     const uint32_t low = quick_bound(cut.ordered);
     const uint32_t beyond = quick_bound(cut.ordered + (1u << quick_shift<THREADS, SCORES>));
@@ -86,7 +81,7 @@ __device__ __forceinline__ struct quick_marks quick_mark(const float (&scores)[S
         from[j / 16] |= half_pair_from(pair, low) & places;
         above[j / 16] |= half_pair_from(pair, beyond) & places;
     }
-    struct quick_marks marks;
+    struct cut_marks marks;
     marks.above = __byte_perm(above[0], above[1], 0x5410) | __byte_perm(above[0], above[1], 0x7632);
     marks.in = (__byte_perm(from[0], from[1], 0x5410) | __byte_perm(from[0], from[1], 0x7632)) ^
                marks.above;
@@ -167,7 +162,7 @@ __device__ __forceinline__ void quick_zero(const float (&scores)[SCORES], uint32
  */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ bool quick_look_within(const float (&scores)[SCORES], uint32_t k,
-                                                  struct quick_cut &cut, struct quick_marks &marks,
+                                                  struct quick_cut &cut, struct cut_marks &marks,
                                                   struct row_shared &shared)
 {
     constexpr int EACH = TOPK_BINS / THREADS;
@@ -208,17 +203,6 @@ __device__ __forceinline__ bool quick_look_within(const float (&scores)[SCORES],
 template <int SCORES>
 static constexpr bool quick_fetches = SCORES > 16;
 
-/* Calls put(j) for every mark. */
-template <class Put>
-__device__ __forceinline__ void each_mark(uint32_t marks, const Put &put)
-{
-    while (marks != 0) {
-        const uint32_t j = 31u - (uint32_t)__clz((int)marks);
-        marks ^= 1u << j;
-        put(j);
-    }
-}
-
 /*
  * Puts positions of what is above the bin side by side in shared memory, and what is in it into the
  * list: bits and positions, both in no order; with FETCH positions alone. One prefix sum serves
@@ -226,8 +210,8 @@ __device__ __forceinline__ void each_mark(uint32_t marks, const Put &put)
  * where one lane has many.
  */
 template <int SCORES, bool FETCH>
-__device__ __forceinline__ void quick_collect(const float (&scores)[SCORES],
-                                              struct quick_marks marks, struct row_shared &shared)
+__device__ __forceinline__ void quick_collect(const float (&scores)[SCORES], struct cut_marks marks,
+                                              struct row_shared &shared)
 {
     static_assert(QUICK_SCORES_MAX < 65536, "two counts share a word");
     const uint32_t own = (uint32_t)__popc(marks.above) | (uint32_t)__popc(marks.in) << 16;
@@ -303,27 +287,39 @@ __device__ __forceinline__ void quick_rank(const struct quick_cut &cut,
  * changed: then the rank is another, but each still has one of its own. Two barriers at most. */
 template <int THREADS, int SCORES, bool LATE>
 __device__ __forceinline__ void
-quick_write(const struct select_params &params, const struct task &task, int32_t row,
-            const float (&scores)[SCORES], const struct quick_marks &marks,
+quick_write(const struct select_params &params, const struct row_result &result,
+            const float (&scores)[SCORES], const struct cut_marks &marks,
             const struct quick_cut &cut, struct row_shared &shared)
 {
     static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
+    const struct task &task = result.task;
+    const int32_t row = result.row;
+    constexpr bool ROOMY = row_is_roomy<THREADS, SCORES, true>;
     const uint32_t k = (uint32_t)task.k;
     struct sink sink;
-    if (!LATE) {
+    if constexpr (ROOMY) {
+        sink = row_sink(result, shared);
+    } else if (!LATE) {
         sink = sink_of_row(task, params.args, row);
     }
     constexpr bool FETCH = quick_fetches<SCORES>;
     quick_collect<SCORES, FETCH>(scores, marks, shared);
+    if constexpr (ROOMY) {
+        copies_wait();
+    }
     block_sync<THREADS>();
-    if (LATE) { /* where registers are few: the scores are no more */
+    if (!ROOMY && LATE) { /* where registers are few: the scores are no more */
         sink = sink_of_row(task, params.args, row);
     }
     uint32_t bits = 0;
     if (FETCH && threadIdx.x < cut.count) {
         bits = __float_as_uint(score_number(sink.scores[shared.near[threadIdx.x].y]));
     }
-    sink_put_staged<THREADS, LOOK_UPS>(sink, shared.stage, cut.above);
+    if constexpr (ROOMY) {
+        put_staged<THREADS>(sink, cut.above, false, shared);
+    } else {
+        sink_put_staged<THREADS, LOOK_UPS>(sink, shared.stage, cut.above);
+    }
     if (FETCH) {
         if (threadIdx.x < cut.count) {
             shared.near[threadIdx.x].x = bits;
@@ -344,7 +340,7 @@ quick_write(const struct select_params &params, const struct task &task, int32_t
 template <int THREADS, int SCORES>
 __device__ __forceinline__ void
 quick_write_ordered(const struct select_params &params, const struct task &task, int32_t row,
-                    const float (&scores)[SCORES], const struct quick_marks &marks,
+                    const float (&scores)[SCORES], const struct cut_marks &marks,
                     const struct quick_cut &cut, uint64_t *entries, struct row_shared &shared)
 {
     static_assert(THREADS <= (int)TOPK_K_FAST_MAX, "a word of the stage for each thread");
@@ -364,6 +360,9 @@ quick_write_ordered(const struct select_params &params, const struct task &task,
         }
     });
     const struct sink sink = sink_of_row(task, params.args, row);
+    if constexpr (row_is_roomy<THREADS, SCORES, true>) {
+        copies_wait();
+    }
     block_sync<THREADS>();
     write_ordered<THREADS, SCORES>(shared.stage[threadIdx.x], warp_slot<THREADS>(shared.selected),
                                    sink, k, entries);
@@ -372,12 +371,12 @@ quick_write_ordered(const struct select_params &params, const struct task &task,
 /* Selects from the row, or says false, having written nothing: search_bin() then finds the cut.
  * LATE: see quick_write(). */
 template <int THREADS, int SCORES, bool LATE>
-__device__ __forceinline__ bool quick_row(const struct select_params &params, int32_t row,
-                                          const float (&scores)[SCORES], const struct task &task,
-                                          uint64_t *entries, struct quick_cut &cut,
-                                          struct row_shared &shared)
+__device__ __forceinline__ bool quick_row(const struct select_params &params,
+                                          const struct row_result &result,
+                                          const float (&scores)[SCORES], uint64_t *entries,
+                                          struct quick_cut &cut, struct row_shared &shared)
 {
-    const uint32_t k = (uint32_t)task.k;
+    const uint32_t k = (uint32_t)result.k;
     cut = quick_find<THREADS, SCORES>(scores, k, shared);
     if (!cut.found) {
         if (cut.zero) {
@@ -385,17 +384,17 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params, in
         }
         return false;
     }
-    struct quick_marks marks;
+    struct cut_marks marks;
     if (cut.count <= QUICK_NEAR_MAX) {
         marks = quick_mark<THREADS, SCORES>(scores, cut);
     } else if (!quick_look_within<THREADS, SCORES>(scores, k, cut, marks, shared)) {
         return false;
     }
     if (entries == nullptr && params.by_position == 0) {
-        quick_write<THREADS, SCORES, LATE>(params, task, row, scores, marks, cut, shared);
+        quick_write<THREADS, SCORES, LATE>(params, result, scores, marks, cut, shared);
     } else {
-        quick_write_ordered<THREADS, SCORES>(params, task, row, scores, marks, cut, entries,
-                                             shared);
+        quick_write_ordered<THREADS, SCORES>(params, result.task, result.row, scores, marks, cut,
+                                             entries, shared);
     }
     return true;
 }

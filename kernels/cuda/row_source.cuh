@@ -12,21 +12,31 @@ namespace
 
 #define QUICK_BINS_MAX (2 * TOPK_BINS) /* see row_quick.cuh */
 #define QUICK_SCORES_MAX 32768         /* of a row */
-#define QUICK_NEAR_MAX 256u            /* choice: so many are ranked by comparing each with each */
-#define QUICK_TEAM 8u    /* choice: threads that share the comparisons of one of them ... */
-#define QUICK_AT_ONCE 4u /* ... so many at a time; those behind the last are looked at in vain */
+#define ROW_PAGES 512 /* choice: entries of a row's page table that are held beside it, 2 KB */
+#define QUICK_NEAR_MAX 256u /* choice: so many are ranked by comparing each with each */
+#define QUICK_TEAM 8u       /* choice: threads that share the comparisons of one of them ... */
+#define QUICK_AT_ONCE 4u    /* ... so many at a time; those behind the last are looked at in vain */
+
+/* Whether a kernel writes by way of row_stage.cuh: where a thread has registers to spare.
+ * Elsewhere, and for 32 scores a thread, that costs more than it saves (H200, 2026-11-30:
+ * TUNING.md). */
+template <int THREADS, int SCORES, bool QUICK>
+static constexpr bool row_is_roomy = QUICK &&THREADS >= 512 && SCORES <= 16;
 
 struct row_shared {
     alignas(16) uint32_t below[4];             /* the last lies before bins[0]: see count_from */
     alignas(16) uint32_t bins[QUICK_BINS_MAX]; /* exact search; then those of the proposal */
     struct rank_shared rank;
     uint2 near[QUICK_NEAR_MAX + QUICK_TEAM * QUICK_AT_ONCE]; /* bits and positions in the bin */
-    /* Positions in no order, on their way out; or, where they are in order, a lane's marks. */
+    /* Positions on their way out; or, of the short way in order, a lane's marks. */
     alignas(16) uint32_t stage[TOPK_K_FAST_MAX];
     uint32_t selected[32], equal[32]; /* counts of each warp */
     uint32_t staged;
     struct task task;
-    int32_t given[2]; /* valid lengths of this row and of the next, in turns */
+    int32_t given[2];      /* valid lengths of this row and of the next, in turns */
+    struct topk_args args; /* for what is more than positions */
+    int32_t offsets[2];    /* what is added to positions, of the rows of odd and even turns */
+    int32_t pages[ROW_PAGES];
     struct route_counts counts;
 };
 
@@ -72,6 +82,17 @@ struct register_source {
     __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
     {
         if (!warp_has_scores<SCORES>(length)) {
+            return;
+        }
+        if (low > KEY_ZERO && low <= KEY_PLUS_INF) { /* their bits are as far apart as their keys */
+            const uint32_t low_bits = key_floor_bits(low), span = min(high, KEY_PLUS_INF) - low;
+#pragma unroll
+            for (int j = 0; j < SCORES; j++) {
+                const uint32_t offset = __float_as_uint(scores[j]) - low_bits;
+                if (offset <= span) {
+                    visit(offset);
+                }
+            }
             return;
         }
         const int32_t exist = existing();
