@@ -214,8 +214,7 @@ static inline void copy_async_16(void *shared, const void *global, uint32_t byte
     emulate::copy_async(shared, global, 16, bytes, here);
 }
 
-static inline void copy_async_4(void *shared, const void *global,
-                                emulate::site here = EMULATE_HERE)
+static inline void copy_async_4(void *shared, const void *global, emulate::site here = EMULATE_HERE)
 {
     emulate::copy_async(shared, global, 4, 4, here);
 }
