@@ -3,14 +3,13 @@
  * but its arguments is read, so that a captured graph's plan can be made again anywhere.
  */
 #include "plan/check.h"
+#include "plan/family.h"
 #include "plan/policy.h"
 
 #include "cpu/detail.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define COUNT(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
 struct row_policy {
     int32_t threads, scores, blocks, quarter_rows, k_max;
@@ -52,36 +51,6 @@ static const struct stream_policy stream_policies[] = {
 #undef STREAM_POLICY
 };
 
-struct cluster_policy {
-    int32_t threads, blocks, cluster_blocks, clusters, rows; /* clusters a row */
-};
-
-static const struct cluster_policy cluster_policies[] = {
-#define CLUSTER_POLICY(threads, blocks, cluster, rows) {threads, blocks, cluster, 1, rows},
-#define SEVERAL_POLICY(threads, blocks, cluster, clusters, rows)                                   \
-    {threads, blocks, cluster, clusters, rows},
-    TOPK_CLUSTER_POLICIES(CLUSTER_POLICY) TOPK_CLUSTER_SEVERAL_POLICIES(SEVERAL_POLICY)
-#undef CLUSTER_POLICY
-#undef SEVERAL_POLICY
-};
-
-#define CLUSTER_POLICY(threads, blocks, cluster, rows) +1
-static const int32_t num_one_cluster = TOPK_CLUSTER_POLICIES(CLUSTER_POLICY);
-#undef CLUSTER_POLICY
-
-struct wide_policy {
-    int32_t threads, scores, cluster_blocks, rows, above;
-};
-
-static const struct wide_policy wide_policies[] = {
-#define WIDE_POLICY(threads, scores, cluster, rows, above) {threads, scores, cluster, rows, above},
-    TOPK_WIDE_POLICIES(WIDE_POLICY)
-#undef WIDE_POLICY
-};
-
-static const int64_t workspace_max_bytes = 64ll << 20; /* the promise of topk_select.h */
-static const int64_t shared_reserved_bytes = 1024;     /* hardware: kept back in every block */
-
 const char *topk_family_name(enum topk_family family)
 {
     static const char *const names[] = {
@@ -92,44 +61,8 @@ const char *topk_family_name(enum topk_family family)
     return (unsigned)family < (unsigned)TOPK_FAMILY_COUNT ? names[family] : "unknown";
 }
 
-static int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max_i64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t round_up(int64_t value, int64_t step)
-{
-    return (value + step - 1) / step * step;
-}
-
-/* The buffer that sorts one row's result by value: 8 bytes each, a power of two of them. */
-static int64_t sort_bytes(const struct topk_shape *shape)
-{
-    int64_t entries = 1;
-    while (entries < shape->k) {
-        entries *= 2;
-    }
-    return shape->options.order == TOPK_ORDER_VALUE ? 8 * entries : 0;
-}
-
-static bool is_float32(const struct topk_shape *shape)
-{
-    return shape->options.dtype == TOPK_DTYPE_FLOAT32;
-}
-
-/* Bulk copies to shared memory with a barrier, and programmatic launch: sm_90 and later. */
-static bool has_bulk_copies(const struct topk_device *device)
-{
-    return device->compute_major >= 9;
-}
-
-static void plan_begin(const struct topk_shape *shape, const struct topk_device *device,
-                       enum topk_family family, struct topk_plan *plan)
+void topk_plan_begin(const struct topk_shape *shape, const struct topk_device *device,
+                     enum topk_family family, struct topk_plan *plan)
 {
     memset(plan, 0, sizeof(*plan)); /* padding too: plans are compared with memcmp */
     plan->shape.k = shape->k;
@@ -145,16 +78,17 @@ static void plan_begin(const struct topk_shape *shape, const struct topk_device 
     plan->parameters[TOPK_PARAMETER_PROGRAMMATIC] = has_bulk_copies(device) ? 1 : 0;
 }
 
-/* ---- one function a family: false when it cannot serve the shape on the device --------------- */
+/* ---- one function a family: see plan/family.h --------------------------------------------------
+ */
 
 static bool plan_plain(const struct topk_shape *shape, const struct topk_device *device,
                        struct topk_plan *plan)
 {
-    plan_begin(shape, device, TOPK_FAMILY_PLAIN, plan);
+    topk_plan_begin(shape, device, TOPK_FAMILY_PLAIN, plan);
     int64_t blocks = (int64_t)device->num_multiprocessors * TOPK_PLAIN_BLOCKS;
     int64_t sort = sort_bytes(shape);
     if (sort > 0) {
-        blocks = min_i64(blocks, max_i64(1, workspace_max_bytes / sort));
+        blocks = min_i64(blocks, max_i64(1, WORKSPACE_MAX_BYTES / sort));
     }
     plan->num_blocks = (int32_t)min_i64(blocks, shape->rows);
     plan->threads = TOPK_PLAIN_THREADS;
@@ -204,8 +138,8 @@ static bool plan_row_half(const struct topk_shape *shape, const struct topk_devi
         return false;
     }
     int64_t blocks = min_i64(policy->blocks, max_i64(1, device->shared_bytes_per_multiprocessor /
-                                                            (shared + shared_reserved_bytes)));
-    plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
+                                                            (shared + SHARED_RESERVED_BYTES)));
+    topk_plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
     plan->variant = (int32_t)(policy - half_table.policies);
     plan->threads = policy->threads;
     plan->num_blocks = (int32_t)min_i64(shape->rows, device->num_multiprocessors * blocks);
@@ -222,7 +156,7 @@ static bool plan_row_registers(const struct row_table *table, const struct topk_
     if (policy == NULL) {
         return false;
     }
-    plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
+    topk_plan_begin(shape, device, TOPK_FAMILY_ROW, plan);
     plan->variant = table->first_variant + (int32_t)(policy - table->policies);
     plan->threads = policy->threads;
     plan->num_blocks =
@@ -292,10 +226,10 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
         return false;
     }
     int64_t blocks = min_i64(device->num_multiprocessors, TOPK_STREAM_BLOCKS_MAX);
-    while (stream_workspace_bytes(policy, blocks) > workspace_max_bytes) {
+    while (stream_workspace_bytes(policy, blocks) > WORKSPACE_MAX_BYTES) {
         blocks--;
     }
-    plan_begin(shape, device, family, plan);
+    topk_plan_begin(shape, device, family, plan);
     plan->variant = variant;
     plan->num_blocks = (int32_t)blocks;
     plan->threads = 32 * (policy->finish_warps + policy->scan_warps + TOPK_STREAM_SAMPLE_WARPS + 1);
@@ -315,137 +249,6 @@ static bool plan_stream(const struct topk_shape *shape, const struct topk_device
     return true;
 }
 
-/* The most blocks that the hardware starts as one cluster; 1: it has no clusters. */
-static int32_t cluster_blocks_max(const struct topk_device *device)
-{
-    if (device->compute_major < 9) {
-        return 1;
-    }
-    return device->compute_major < 12 ? TOPK_CLUSTER_BLOCKS_MAX : 8; /* 8: the portable size */
-}
-
-/* Where several clusters share a row they meet in the workspace, which has room for all rows: none
- * of a cluster's blocks goes on to another. */
-static int64_t cluster_workspace_bytes(const struct cluster_policy *policy, int64_t rows)
-{
-    int64_t words = round_up(rows * 8, TOPK_CLUSTER_PART_ALIGN);
-    return policy->clusters == 1 ? 256 : words + rows * policy->clusters * TOPK_CLUSTER_PART_BYTES;
-}
-
-/* Whether several clusters can share a row of this shape. */
-static bool cluster_may_share(const struct topk_shape *shape)
-{
-    return is_float32(shape) && shape->width <= TOPK_CLUSTER_WIDTH_MAX;
-}
-
-/* Whether the device can start a policy's clusters, and (when `choosing`) enough for all rows,
- * whose slices are worth a block. */
-static bool cluster_policy_serves(const struct cluster_policy *policy,
-                                  const struct topk_shape *shape, const struct topk_device *device,
-                                  bool choosing)
-{
-    int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
-    int64_t slice_min =
-        policy->clusters == 1 ? TOPK_CLUSTER_SLICE_MIN : TOPK_CLUSTER_PART_SLICE_MIN;
-    int64_t width_min = (int64_t)policy->clusters * policy->cluster_blocks * slice_min;
-    return policy->cluster_blocks <= cluster_blocks_max(device) &&
-           policy->cluster_blocks <= device->num_multiprocessors &&
-           (policy->clusters == 1 || cluster_may_share(shape)) &&
-           cluster_workspace_bytes(policy, shape->rows) <= workspace_max_bytes &&
-           (!choosing || (shape->rows <= rows_max && shape->width >= width_min));
-}
-
-/* The policy for a shape, one of several clusters a row if it has one; past the last: none. */
-static int32_t choose_cluster(const struct topk_shape *shape, const struct topk_device *device)
-{
-    for (int32_t n = 0; n < COUNT(cluster_policies); n++) {
-        int32_t variant = (num_one_cluster + n) % COUNT(cluster_policies);
-        if (cluster_policy_serves(&cluster_policies[variant], shape, device, true)) {
-            return variant;
-        }
-    }
-    return COUNT(cluster_policies);
-}
-
-/* A cluster a row; more rows than clusters are taken in turn. Or several, each taking a part. */
-static bool plan_cluster(const struct topk_shape *shape, const struct topk_device *device,
-                         int32_t variant, struct topk_plan *plan)
-{
-    variant = variant < 0 ? choose_cluster(shape, device) : variant;
-    if (shape->k > (int32_t)TOPK_K_FAST_MAX || variant >= COUNT(cluster_policies) ||
-        !cluster_policy_serves(&cluster_policies[variant], shape, device, false)) {
-        return false;
-    }
-    const struct cluster_policy *policy = &cluster_policies[variant];
-    /* No more stages than a slice has batches, but two: one is filled while one is read. */
-    const int64_t batch_bytes = TOPK_CLUSTER_BATCH_BYTES;
-    const int64_t batch = batch_bytes / (int64_t)topk_dtype_bytes(shape->options.dtype);
-    int64_t shared = TOPK_CLUSTER_STATE_BYTES + sort_bytes(shape);
-    int64_t stages = (device->shared_bytes_per_block - shared) / batch_bytes;
-    int64_t slice = shape->width / (policy->cluster_blocks * policy->clusters);
-    stages = min_i64(min_i64(stages, TOPK_CLUSTER_STAGES_MAX), max_i64(2, slice / batch + 1));
-    if (stages < 2) {
-        return false;
-    }
-    plan_begin(shape, device, TOPK_FAMILY_CLUSTER, plan);
-    int64_t clusters = max_i64(1, (int64_t)device->num_multiprocessors / policy->cluster_blocks);
-    plan->variant = variant;
-    plan->cluster_blocks = policy->cluster_blocks;
-    clusters = policy->clusters == 1 ? min_i64(shape->rows, clusters)
-                                     : (int64_t)shape->rows * policy->clusters;
-    plan->num_blocks = (int32_t)clusters * policy->cluster_blocks;
-    plan->workspace_bytes = cluster_workspace_bytes(policy, shape->rows);
-    plan->threads = policy->threads;
-    plan->tile_scores = (int32_t)batch;
-    plan->sample_stride = 64;
-    plan->shared_bytes = shared + stages * batch_bytes;
-    plan->parameters[TOPK_PARAMETER_STAGES] = stages;
-    /* At 4 * 16, 9 of 1024 saw-tooth rows of 128K are read again; none here. */
-    plan->parameters[TOPK_PARAMETER_MARGIN] = 4 * 16 + 4;
-    plan->parameters[TOPK_PARAMETER_SAMPLE_MIN] = 2048;
-    plan->parameters[TOPK_PARAMETER_SAMPLE_MAX] = TOPK_CLUSTER_SAMPLE_MAX;
-    return true;
-}
-
-/* Whether a policy holds the row, and (when `choosing`) is worth it and the device starts clusters
- * for all rows. */
-static bool wide_policy_serves(const struct wide_policy *policy, const struct topk_shape *shape,
-                               const struct topk_device *device, bool choosing)
-{
-    int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
-    bool meant_for_order = policy->cluster_blocks > 2 || shape->options.order == TOPK_ORDER_ANY;
-    return policy->cluster_blocks <= cluster_blocks_max(device) &&
-           policy->cluster_blocks <= device->num_multiprocessors &&
-           policy->threads * policy->scores * policy->cluster_blocks >= shape->width &&
-           (!choosing ||
-            (meant_for_order && shape->rows <= rows_max && shape->width > policy->above));
-}
-
-/* A cluster a row; results by value are for `cluster`, where one block has them all. */
-static bool plan_wide(const struct topk_shape *shape, const struct topk_device *device,
-                      int32_t variant, struct topk_plan *plan)
-{
-    bool choosing = variant < 0;
-    variant = choosing ? 0 : variant;
-    while (choosing && variant < COUNT(wide_policies) &&
-           !wide_policy_serves(&wide_policies[variant], shape, device, true)) {
-        variant++;
-    }
-    if (shape->k > (int32_t)TOPK_K_FAST_MAX || shape->options.order == TOPK_ORDER_VALUE ||
-        variant >= COUNT(wide_policies) ||
-        !wide_policy_serves(&wide_policies[variant], shape, device, false)) {
-        return false;
-    }
-    const struct wide_policy *policy = &wide_policies[variant];
-    int64_t clusters = max_i64(1, device->num_multiprocessors / policy->cluster_blocks);
-    plan_begin(shape, device, TOPK_FAMILY_WIDE, plan);
-    plan->variant = variant;
-    plan->threads = policy->threads;
-    plan->cluster_blocks = policy->cluster_blocks;
-    plan->num_blocks = (int32_t)min_i64(shape->rows, clusters) * policy->cluster_blocks;
-    return true;
-}
-
 /* ---- the choice -------------------------------------------------------------------------------
  */
 
@@ -461,8 +264,8 @@ enum topk_status topk_plan_make(const struct topk_shape *shape, const struct top
     bool clustered =
         shape->width > TOPK_CLUSTER_WIDTH_ABOVE && shape->width <= TOPK_CLUSTER_WIDTH_MAX;
     bool planned =
-        plan_wide(shape, device, -1, &plan) ||
-        (clustered && plan_cluster(shape, device, -1, &plan)) ||
+        topk_plan_wide(shape, device, -1, &plan) ||
+        (clustered && topk_plan_cluster(shape, device, -1, &plan)) ||
         plan_row(shape, device, -1, &plan) ||
         plan_stream(shape, device, split ? TOPK_FAMILY_SPLIT : TOPK_FAMILY_TILES, -1, &plan) ||
         plan_plain(shape, device, &plan);
@@ -496,10 +299,10 @@ enum topk_status topk_plan_make_family(const struct topk_shape *shape,
         planned = plan_stream(shape, device, family, variant, &plan);
         break;
     case TOPK_FAMILY_CLUSTER:
-        planned = plan_cluster(shape, device, variant, &plan);
+        planned = topk_plan_cluster(shape, device, variant, &plan);
         break;
     case TOPK_FAMILY_WIDE:
-        planned = plan_wide(shape, device, variant, &plan);
+        planned = topk_plan_wide(shape, device, variant, &plan);
         break;
     default:
         break;
