@@ -85,12 +85,16 @@ bool cuda_look(struct device *device)
     struct device_cuda *cuda = device_cuda_of(device);
     struct cuda_looker *looker = &cuda->poller.lookers[CUDA_LOOKER_LOOP];
     uint64_t now_ns = cuda_now_ns();
-    /* After a while without looking it begins anew. */
+    /* After a pause it begins anew. */
     if (now_ns - looker->looked_ns > SPIN_NS)
         __atomic_store_n(&looker->happened_ns, now_ns, __ATOMIC_RELAXED);
     bool is_busy;
     (void)look(cuda, looker, now_ns, &is_busy);
-    return now_ns - looker->happened_ns < SPIN_NS;
+    if (now_ns - looker->happened_ns < SPIN_NS)
+        return true;
+    /* The loop goes to sleep: it helps no longer, and begins anew with its next request. */
+    __atomic_store_n(&looker->looked_ns, 0, __ATOMIC_RELAXED);
+    return false;
 }
 
 /* Whether the loop looks at present. */
