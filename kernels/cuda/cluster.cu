@@ -93,7 +93,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 {
 #if __CUDA_ARCH__ >= 900
     static_assert(LIST >= 2 * (int)TOPK_K_FAST_MAX, "room for more than K");
-    auto &shared = cluster_state();
     if (params.args == nullptr) {
         return;
     }
@@ -102,19 +101,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     struct progress progress = {};
     const int32_t stride = (int32_t)(gridDim.x / cluster_size());
     const struct task task = task_read(params);
-    if (threadIdx.x == 0) {
-        shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
-        shared.routes = params.args->routes;
-    }
+    begin_counts(params, task);
     for (int32_t row = (int32_t)(blockIdx.x / cluster_size()); row < task.num_rows; row += stride) {
         select_row<THREADS>(params, task, row, progress);
     }
-    if (!progress.started) {
-        cluster_wait();
-    }
-    if (threadIdx.x == 0) {
-        routes_add(shared.routes, shared.counts);
-    }
+    end_kernel(progress);
 #else
     (void)params; /* the planner chooses another family before sm_90 */
 #endif

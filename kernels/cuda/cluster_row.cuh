@@ -170,6 +170,27 @@ __device__ __forceinline__ void begin_kernel(const struct select_params &params)
     cluster_arrive(); /* all have started, before anyone sends */
     block_sync<THREADS>();
 }
+
+/* What is counted of the whole task, and where all counts go in the end. */
+__device__ __forceinline__ void begin_counts(const struct select_params &params,
+                                             const struct task &task)
+{
+    if (threadIdx.x == 0) {
+        cluster_state().counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
+        cluster_state().routes = params.args->routes;
+    }
+}
+
+/* After a cluster's rows, of which it may have had none. */
+__device__ __forceinline__ void end_kernel(const struct progress &progress)
+{
+    if (!progress.started) {
+        cluster_wait();
+    }
+    if (threadIdx.x == 0) {
+        routes_add(cluster_state().routes, cluster_state().counts);
+    }
+}
 #endif
 
 } // namespace

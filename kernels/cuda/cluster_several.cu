@@ -157,7 +157,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     several_kernel(const __grid_constant__ struct select_params params)
 {
 #if __CUDA_ARCH__ >= 900
-    auto &shared = cluster_state();
     if (params.args == nullptr) {
         return;
     }
@@ -168,20 +167,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     launch_wait();
     struct progress progress = {};
     const struct task task = task_read(params);
-    if (threadIdx.x == 0) {
-        shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
-        shared.routes = params.args->routes;
-    }
+    begin_counts(params, task);
     for (int32_t row = (int32_t)(cluster / parts); row < task.num_rows; row += stride) {
         const struct part part = part_of(params, row, cluster % parts, parts);
         select_row<THREADS>(params, task, row, part, progress);
     }
-    if (!progress.started) {
-        cluster_wait();
-    }
-    if (threadIdx.x == 0) {
-        routes_add(shared.routes, shared.counts);
-    }
+    end_kernel(progress);
 #else
     (void)params; /* the planner chooses another family before sm_90 */
 #endif

@@ -231,17 +231,6 @@ __device__ __forceinline__ uint32_t lowest_marks(uint32_t marks, uint32_t count)
     return marks & ((1u << kept) - 1u);
 }
 
-/* Calls put(j) for every mark. */
-template <class Put>
-__device__ __forceinline__ void each_mark(uint32_t marks, const Put &put)
-{
-    while (marks != 0) {
-        const uint32_t j = 31u - (uint32_t)__clz((int)marks);
-        marks ^= 1u << j;
-        put(j);
-    }
-}
-
 /*
  * Puts the marked positions side by side in shared memory, in no order: they leave in whole sectors
  * and cost a lane only as many steps as it has marks. `valued`: and their scores.
@@ -250,12 +239,7 @@ template <int SCORES>
 __device__ __forceinline__ void stage_marks(uint32_t marks, const float (&scores)[SCORES],
                                             bool valued, struct row_shared &shared)
 {
-    const uint32_t own = (uint32_t)__popc(marks), prefix = warp_prefix(own);
-    uint32_t slot = 0;
-    if (lane_index() == 31) {
-        slot = atomicAdd(&shared.staged, prefix);
-    }
-    slot = __shfl_sync(WARP_ALL, slot, 31) + prefix - own;
+    uint32_t slot = stage_room(marks, shared);
     const uint32_t position = (uint32_t)first_position<SCORES>();
     if (!valued) {
         each_mark(marks, [&](uint32_t j) { shared.stage[slot++] = position + 32 * j; });
