@@ -75,11 +75,7 @@ __device__ __forceinline__ void select_row(const struct select_params &params,
         }
         cluster_arrive_relaxed();
         if (first_block) {
-            select_whole<THREADS>(shared.sink, min(length, (int32_t)k), (int32_t)k,
-                                  params.by_value != 0, sort_entries(params));
-            if (threadIdx.x == 0) {
-                shared.counts.copied++;
-            }
+            copy_row<THREADS>(params, length, k);
         }
     }
     cluster_wait();

@@ -149,6 +149,19 @@ finish_row(const struct select_params &params, const struct standing &all,
     }
 }
 
+/* Writes a row of at most K scores, or the first K of one that changed while it was read. */
+template <int THREADS>
+__device__ __forceinline__ void copy_row(const struct select_params &params, int32_t length,
+                                         uint32_t k)
+{
+    auto &shared = cluster_state();
+    select_whole<THREADS>(shared.sink, min(length, (int32_t)k), (int32_t)k, params.by_value != 0,
+                          sort_entries(params));
+    if (threadIdx.x == 0) {
+        shared.counts.copied++;
+    }
+}
+
 /* Makes a block ready for its rows while the kernel before may still run. */
 template <int THREADS>
 __device__ __forceinline__ void begin_kernel(const struct select_params &params)

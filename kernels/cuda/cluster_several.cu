@@ -34,19 +34,6 @@ __device__ __noinline__ void finish_parts(const struct select_params &params,
     }
 }
 
-/* Writes a row of at most K scores. */
-template <int THREADS>
-__device__ __forceinline__ void copy_row(const struct select_params &params, int32_t length,
-                                         uint32_t k)
-{
-    auto &shared = cluster_state();
-    select_whole<THREADS>(shared.sink, min(length, (int32_t)k), (int32_t)k, params.by_value != 0,
-                          sort_entries(params));
-    if (threadIdx.x == 0) {
-        shared.counts.copied++;
-    }
-}
-
 /* What a cluster knows of a row, the same in all its threads, when nothing is left to admit. */
 struct outcome {
     struct standing all;
