@@ -15,8 +15,60 @@ static __device__ __forceinline__ uint64_t sort_entry(uint32_t key, uint32_t pos
     return (uint64_t)key << 32 | (uint32_t)~position;
 }
 
+#define SORT_CHUNK 128u /* entries that a warp sorts in registers: four a lane */
+
+/* Sets a pair to its higher and lower, or the other way round. */
+static __device__ __forceinline__ void sort_pair(uint64_t &a, uint64_t &b, bool descending)
+{
+    const uint64_t high = a > b ? a : b, low = a > b ? b : a;
+    a = descending ? high : low;
+    b = descending ? low : high;
+}
+
+/* The steps of a bitonic merge within a chunk, of which a lane has four neighbouring entries; they
+ * begin at distance `step`, at least 2. */
+static __device__ __forceinline__ void sort_merge(uint64_t (&entry)[4], uint32_t step,
+                                                  bool descending)
+{
+#pragma unroll 1
+    for (; step >= 4; step /= 2) {
+        const bool keeps_high = ((lane_index() & step / 4) == 0) == descending;
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const uint64_t other = __shfl_xor_sync(WARP_ALL, entry[n], (int)(step / 4));
+            entry[n] = (entry[n] > other) == keeps_high ? entry[n] : other;
+        }
+    }
+    sort_pair(entry[0], entry[2], descending);
+    sort_pair(entry[1], entry[3], descending);
+    sort_pair(entry[0], entry[1], descending);
+    sort_pair(entry[2], entry[3], descending);
+}
+
+/* A chunk from registers to memory and back: those of 4 * lane and on. */
+static __device__ __forceinline__ void sort_load(const uint64_t *chunk, uint32_t count,
+                                                 uint64_t (&entry)[4])
+{
+#pragma unroll
+    for (uint32_t n = 0; n < 4; n++) {
+        entry[n] = 4 * lane_index() + n < count ? chunk[4 * lane_index() + n] : 0;
+    }
+}
+
+static __device__ __forceinline__ void sort_store(uint64_t *chunk, uint32_t count,
+                                                  const uint64_t (&entry)[4])
+{
+#pragma unroll
+    for (uint32_t n = 0; n < 4; n++) {
+        if (4 * lane_index() + n < count) {
+            chunk[4 * lane_index() + n] = entry[n];
+        }
+    }
+}
+
 /*
- * Sorts entries[count] descending in place, in shared or global memory, by a bitonic network.
+ * Sorts entries[count] descending in place, in shared or global memory, by a
+ * bitonic network: what lies within a chunk in the registers of one warp, the rest in memory.
  * entries has room for the next power of two, which is padded here. All THREADS threads call, after
  * a barrier; ends with a barrier.
  */
@@ -27,23 +79,34 @@ static __device__ __noinline__ void sort_descending(uint64_t *entries, uint32_t 
     while (size < count) {
         size *= 2;
     }
-    for (uint32_t i = count + threadIdx.x; i < size; i += THREADS) {
-        entries[i] = 0;
+    const uint32_t first = warp_index() * SORT_CHUNK, stride = THREADS / 32 * SORT_CHUNK;
+    for (uint32_t i = first; i < size; i += stride) {
+        uint64_t entry[4];
+        sort_load(entries + i, count > i ? count - i : 0, entry);
+        sort_pair(entry[0], entry[1], true);
+        sort_pair(entry[2], entry[3], false);
+#pragma unroll 1
+        for (uint32_t run = 4; run <= SORT_CHUNK; run *= 2) {
+            sort_merge(entry, run / 2, ((i + 4 * lane_index()) & run) == 0);
+        }
+        sort_store(entries + i, size - i, entry);
     }
     block_sync<THREADS>();
-    for (uint32_t run = 2; run <= size; run *= 2) {
-        for (uint32_t step = run / 2; step > 0; step /= 2) {
+    for (uint32_t run = 2 * SORT_CHUNK; run <= size; run *= 2) {
+        for (uint32_t step = run / 2; step >= SORT_CHUNK; step /= 2) {
             for (uint32_t i = threadIdx.x; i < size / 2; i += THREADS) {
-                uint32_t low = 2 * i - (i & (step - 1)); /* the pair (low, low + step) */
-                uint64_t a = entries[low], b = entries[low + step];
-                bool descending = (low & run) == 0;
-                if ((a < b) == descending) {
-                    entries[low] = b;
-                    entries[low + step] = a;
-                }
+                const uint32_t low = 2 * i - (i & (step - 1)); /* the pair (low, low + step) */
+                sort_pair(entries[low], entries[low + step], (low & run) == 0);
             }
             block_sync<THREADS>();
         }
+        for (uint32_t i = first; i < size; i += stride) {
+            uint64_t entry[4];
+            sort_load(entries + i, SORT_CHUNK, entry);
+            sort_merge(entry, SORT_CHUNK / 2, (i & run) == 0);
+            sort_store(entries + i, SORT_CHUNK, entry);
+        }
+        block_sync<THREADS>();
     }
 }
 
@@ -233,6 +296,7 @@ static __device__ __noinline__ void select_whole(const struct sink &sink, int32_
     for (int32_t i = (int32_t)threadIdx.x; i < length; i += THREADS) {
         entries[i] = sort_entry(key_of(score_number(sink.scores[i])), (uint32_t)i);
     }
+    block_sync<THREADS>();
     sort_descending<THREADS>(entries, (uint32_t)length);
     sink_put_sorted<THREADS>(sink, entries, (uint32_t)length);
     block_sync<THREADS>();
