@@ -190,7 +190,7 @@ __device__ __forceinline__ void count_row(struct row_shared &shared, int32_t len
 }
 
 /* The short way through a row. */
-template <int THREADS, int SCORES, bool EARLY>
+template <int THREADS, int SCORES, bool EARLY, bool ORDERED>
 __device__ __forceinline__ void select_quick(const struct select_params &params,
                                              const struct row_result &result,
                                              const struct register_source<SCORES> &source,
@@ -198,20 +198,23 @@ __device__ __forceinline__ void select_quick(const struct select_params &params,
 {
     static_assert(THREADS * SCORES <= QUICK_SCORES_MAX, "short rows");
     struct quick_cut bin;
-    if (quick_row<THREADS, SCORES, !EARLY>(params, result, source.scores, entries, bin, shared)) {
+    if (quick_row<THREADS, SCORES, !EARLY, ORDERED>(params, result, source.scores, entries, bin,
+                                                    shared)) {
         return;
     }
     const struct rank_cut cut =
         search_bin<THREADS, SCORES>(source, bin, (uint32_t)result.k, shared);
-    if constexpr (row_is_roomy<THREADS, SCORES, true>) {
-        write_staged<THREADS, SCORES>(params, result, source, cut, entries, shared);
+    if constexpr (ORDERED) {
+        write_in_order<THREADS, SCORES>(result, source, cut, entries, shared);
+    } else if constexpr (row_is_roomy<THREADS, SCORES, true>) {
+        write_staged<THREADS, SCORES>(result, source, cut, shared);
     } else {
-        write_row<THREADS, SCORES>(params, result.task, result.row, source, cut, entries, shared);
+        write_row<THREADS, SCORES>(params, result.task, result.row, source, cut, shared);
     }
 }
 
 /* The way by a sample. */
-template <int THREADS, int SCORES, bool EARLY>
+template <int THREADS, int SCORES, bool EARLY, bool ORDERED>
 __device__ __forceinline__ void
 select_sampled(const struct select_params &params, const struct row_result &result,
                const struct register_source<SCORES> &source, int32_t next, uint64_t *entries,
@@ -222,6 +225,9 @@ select_sampled(const struct select_params &params, const struct row_result &resu
     const struct proposal proposal =
         propose<THREADS, SCORES, SAMPLE_EVERY>(source, k, params.margin, shared);
     ask_for_next(params, result, EARLY ? next : shared.given[(result.turn + 1) % 2]);
+    if constexpr (ORDERED) {
+        fetch_pages<THREADS>(result, shared);
+    }
     uint32_t below = 0;
     const struct rank_cut cut = find_cut<THREADS, true>(
         source, proposal.low, KEY_MAX, proposal.shift, k, shared.bins, shared.rank, &below);
@@ -229,7 +235,11 @@ select_sampled(const struct select_params &params, const struct row_result &resu
         shared.counts.direct--;
         shared.counts.recovery++;
     }
-    write_row<THREADS, SCORES>(params, result.task, result.row, source, cut, entries, shared);
+    if constexpr (ORDERED) {
+        write_in_order<THREADS, SCORES>(result, source, cut, entries, shared);
+    } else {
+        write_row<THREADS, SCORES>(params, result.task, result.row, source, cut, shared);
+    }
 }
 
 /*
@@ -239,7 +249,7 @@ select_sampled(const struct select_params &params, const struct row_result &resu
  * the row's barriers. Early (see policy.h): the scores are there, or on their way, up to the width.
  * Quick: the caller counts the row when it is written, for nobody waits for thread 0 then.
  */
-template <int THREADS, int SCORES, bool EARLY, bool QUICK>
+template <int THREADS, int SCORES, bool EARLY, bool QUICK, bool ORDERED>
 __device__ __forceinline__ int32_t select_row(const struct select_params &params,
                                               const struct task &task, int32_t row, int32_t turn,
                                               int32_t read, int32_t next, float (&scores)[SCORES],
@@ -253,10 +263,11 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
     }
     const int32_t length = clamp_length(task, shared.given[turn % 2]), k = task.k;
     const struct row_result result = {task, row, turn, k};
-    constexpr bool ROOMY = row_is_roomy<THREADS, SCORES, QUICK>;
-    static_assert(!ROOMY || EARLY, "pages are asked for when those of the row before are used");
+    constexpr bool HOLDS = row_holds_args<THREADS, SCORES, QUICK, ORDERED>;
+    static_assert(EARLY || ORDERED || !HOLDS,
+                  "pages are asked for when those of the row before are used");
     if (EARLY) {
-        if constexpr (ROOMY) {
+        if constexpr (HOLDS) {
             fetch_pages<THREADS>(result, shared);
         }
         cut_scores<SCORES>(length, scores);
@@ -267,7 +278,7 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
         if (!EARLY) {
             shared.given[(turn + 1) % 2] = next;
         }
-        if (ROOMY && !task.plain && shared.args.row_offsets != nullptr) {
+        if (HOLDS && !task.plain && shared.args.row_offsets != nullptr) {
             shared.offsets[turn % 2] = row_offset(shared.args, row);
         }
         if (!QUICK) {
@@ -276,8 +287,8 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
     }
     if (length <= k) {
         const struct sink sink = sink_of_row(task, params.args, row);
-        select_whole<THREADS>(sink, length, k, params.by_value != 0, entries);
-        if constexpr (ROOMY) {
+        select_whole<THREADS>(sink, length, k, ORDERED && params.by_value != 0, entries);
+        if constexpr (HOLDS) {
             copies_wait();
         }
         block_sync<THREADS>();
@@ -288,14 +299,15 @@ __device__ __forceinline__ int32_t select_row(const struct select_params &params
     };
     if constexpr (QUICK) {
         ask_for_next(params, result, next);
-        select_quick<THREADS, SCORES, EARLY>(params, result, source, entries, shared);
+        select_quick<THREADS, SCORES, EARLY, ORDERED>(params, result, source, entries, shared);
     } else {
-        select_sampled<THREADS, SCORES, EARLY>(params, result, source, next, entries, shared);
+        select_sampled<THREADS, SCORES, EARLY, ORDERED>(params, result, source, next, entries,
+                                                        shared);
     }
     return length;
 }
 
-template <int THREADS, int SCORES, int BLOCKS, bool EARLY, bool QUICK>
+template <int THREADS, int SCORES, int BLOCKS, bool EARLY, bool QUICK, bool ORDERED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_kernel(const __grid_constant__ struct select_params params)
 {
@@ -332,7 +344,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         shared.task = task_read(params);
     }
     const struct task &task = EARLY ? own_task : shared.task;
-    if (row_is_roomy<THREADS, SCORES, QUICK> && warp_index() == 1) {
+    if (row_holds_args<THREADS, SCORES, QUICK, ORDERED> && warp_index() == 1) {
         keep_args(params.args, shared);
     }
     int32_t row = (int32_t)blockIdx.x;
@@ -349,12 +361,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (threadIdx.x == 0) {
         shared.counts.clamped = blockIdx.x == 0 ? task.clamped : 0;
     }
-    uint64_t *entries = params.by_value ? &sort_entries[0] : nullptr;
+    uint64_t *entries = ORDERED && params.by_value ? &sort_entries[0] : nullptr;
     for (int32_t turn = 0; row < task.num_rows; turn++) {
         const int32_t next_row = row + (int32_t)gridDim.x;
         const bool reads = threadIdx.x == 0 && next_row < task.num_rows;
         const int32_t next = reads ? task_length(task, next_row) : 0;
-        if (!row_is_roomy<THREADS, SCORES, QUICK> && threadIdx.x == 32 && !task.plain &&
+        if (!row_holds_args<THREADS, SCORES, QUICK, ORDERED> && threadIdx.x == 32 && !task.plain &&
             params.args->page_table != nullptr) {
             prefetch_pages(*params.args, row, task.width);
         }
@@ -362,7 +374,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (EARLY) {
             load_scores<SCORES>(task, row, task.width, scores);
         }
-        const int32_t length = select_row<THREADS, SCORES, EARLY, QUICK>(
+        const int32_t length = select_row<THREADS, SCORES, EARLY, QUICK, ORDERED>(
             params, task, row, turn, read, next, scores, entries, shared);
         if (QUICK && threadIdx.x == 0) {
             count_row(shared, length, read, task.k);
@@ -373,6 +385,19 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (threadIdx.x == 0) {
         routes_add(params.args->routes, shared.counts);
     }
+}
+
+/* Launches that of a policy's two kernels which has the order that is asked for. */
+template <int THREADS, int SCORES, int BLOCKS, bool EARLY, bool QUICK>
+cudaError_t launch_row(const struct select_launch *launch, const struct select_params *params,
+                       bool load)
+{
+    if (params->by_position != 0 || params->by_value != 0) {
+        return select_launch_kernel(row_kernel<THREADS, SCORES, BLOCKS, EARLY, QUICK, true>, launch,
+                                    params, load);
+    }
+    return select_launch_kernel(row_kernel<THREADS, SCORES, BLOCKS, EARLY, QUICK, false>, launch,
+                                params, load);
 }
 
 } // namespace
@@ -391,8 +416,7 @@ cudaError_t ROW_LAUNCH_NAME(const struct select_launch *launch, const struct sel
     int32_t variant = launch->variant;
 #define ROW_LAUNCH(threads, scores, blocks, early, quick, rows, k)                                 \
     if (variant-- == 0) {                                                                          \
-        return select_launch_kernel(row_kernel<threads, scores, blocks, early != 0, quick != 0>,   \
-                                    launch, params, load);                                         \
+        return launch_row<threads, scores, blocks, early != 0, quick != 0>(launch, params, load);  \
     }
     ROW_TABLE(ROW_LAUNCH)
 #undef ROW_LAUNCH

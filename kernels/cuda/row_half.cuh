@@ -233,8 +233,13 @@ __device__ __forceinline__ void list_marked(const struct row_view &row,
     }
 }
 
-/* Writes the entries from `cut` on: just K. One barrier; by value, more. */
-template <int THREADS>
+#define LOOK_UPS 4 /* choice: pages and values a thread asks for at once */
+
+/*
+ * Writes the entries from `cut` on: just K, by position or, BY_VALUE, sorted in `entries`. What is
+ * more than positions is looked up for several at a time, by way of the list. One barrier, or more.
+ */
+template <int THREADS, bool BY_VALUE>
 __device__ __forceinline__ void write_taken(const struct sink &sink,
                                             const struct taken<THREADS> &taken, uint32_t cut,
                                             uint32_t k, uint64_t *entries)
@@ -252,6 +257,7 @@ __device__ __forceinline__ void write_taken(const struct sink &sink,
     block_sync<THREADS>();
     const uint32_t other = lane_index() < THREADS / 32 ? shared.selected[lane_index()] : 0;
     uint32_t slot = __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    const bool direct = !BY_VALUE && sink_adds(sink);
 #pragma unroll
     for (uint32_t j = 0; j < taken.MAX; j++) {
         if (j < taken.each) {
@@ -259,18 +265,25 @@ __device__ __forceinline__ void write_taken(const struct sink &sink,
             const uint32_t lanes = __ballot_sync(WARP_ALL, entry >= cut);
             const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
             const uint32_t position = 0xffffu - (entry & 0xffffu);
-            if (entry >= cut && entries == nullptr) {
-                sink_put(sink, at, position);
-            } else if (entry >= cut) {
+            if (entry >= cut && direct) {
+                __stcg(&sink.indices[at], (int32_t)(position + (uint32_t)sink.offset));
+            } else if (entry >= cut && BY_VALUE) {
                 entries[at] = sort_entry(key_of(score_number(half_of_key(entry >> 16))), position);
+            } else if (entry >= cut) {
+                shared.list[at] = position; /* its entries are in registers */
             }
             slot += (uint32_t)__popc(lanes);
         }
     }
-    if (entries != nullptr) {
-        block_sync<THREADS>();
+    if (direct) {
+        return;
+    }
+    block_sync<THREADS>();
+    if (BY_VALUE) {
         sort_descending<THREADS>(entries, k);
         sink_put_sorted<THREADS>(sink, entries, k);
+    } else {
+        sink_put_staged<THREADS, LOOK_UPS>(sink, shared.list, k);
     }
 }
 
@@ -287,7 +300,7 @@ __device__ __forceinline__ void fetch_next(int32_t row, uint32_t turn)
 
 /* Selects from a row of more than K scores, which is in shared memory; the next one is fetched as
  * soon as that is free. */
-template <int THREADS, int SCORES>
+template <int THREADS, int SCORES, bool BY_VALUE>
 __device__ __forceinline__ void select_long(const struct select_params &params,
                                             const struct row_view &row, int32_t row_idx,
                                             int32_t next_idx, uint32_t next_turn, uint64_t *entries)
@@ -322,7 +335,8 @@ __device__ __forceinline__ void select_long(const struct select_params &params,
                                       shared.bins, shared.rank, &below)
                   .key;
     }
-    write_taken<THREADS>(sink_of_row(shared.task, params.args, row_idx), taken, cut, k, entries);
+    write_taken<THREADS, BY_VALUE>(sink_of_row(shared.task, params.args, row_idx), taken, cut, k,
+                                   entries);
     if (threadIdx.x == 0) {
         shared.counts.scores_read += (uint32_t)row.length;
         shared.counts.direct += again ? 0u : 1u;
@@ -339,7 +353,7 @@ __device__ __forceinline__ int32_t length_ahead(const struct task &task, int32_t
     return row < task.num_rows - ahead ? task_length(task, row + ahead) : 0;
 }
 
-template <int THREADS, int SCORES, int BLOCKS>
+template <int THREADS, int SCORES, int BLOCKS, bool BY_VALUE>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_half_kernel(const __grid_constant__ struct select_params params)
 {
@@ -362,7 +376,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     block_sync<THREADS>();
     const struct task &task = shared.task;
     uint64_t *entries =
-        params.by_value ? reinterpret_cast<uint64_t *>(half_row() + THREADS * SCORES) : nullptr;
+        BY_VALUE ? reinterpret_cast<uint64_t *>(half_row() + THREADS * SCORES) : nullptr;
     fetch_next<THREADS>(row < task.num_rows ? row : -1, 0);
     for (uint32_t turn = 0; row < task.num_rows; turn++) {
         const int32_t next_row = row + stride;
@@ -383,11 +397,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             shared.counts.copied += view.length <= task.k ? 1u : 0u;
         }
         if (view.length > task.k) {
-            select_long<THREADS, SCORES>(params, view, row, next_idx, turn + 1, entries);
+            select_long<THREADS, SCORES, BY_VALUE>(params, view, row, next_idx, turn + 1, entries);
         } else {
             fetch_next<THREADS>(next_idx, turn + 1);
             select_whole<THREADS>(sink_of_row(task, params.args, row), view.length, task.k,
-                                  params.by_value != 0, entries);
+                                  BY_VALUE, entries);
         }
         row = next_row;
     }
@@ -395,6 +409,20 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         shared.counts.clamped += blockIdx.x == 0 ? task.clamped : 0;
         routes_add(params.args->routes, shared.counts);
     }
+}
+
+/* Launches that of a policy's two kernels which has the order that is asked for (row_source.cuh).
+ */
+template <int THREADS, int SCORES, int BLOCKS>
+cudaError_t launch_half(const struct select_launch *launch, const struct select_params *params,
+                        bool load)
+{
+    if (params->by_value != 0) {
+        return select_launch_kernel(row_half_kernel<THREADS, SCORES, BLOCKS, true>, launch, params,
+                                    load);
+    }
+    return select_launch_kernel(row_half_kernel<THREADS, SCORES, BLOCKS, false>, launch, params,
+                                load);
 }
 
 } // namespace
@@ -405,8 +433,7 @@ cudaError_t SCORE_LAUNCH(select_launch_row)(const struct select_launch *launch,
     int32_t variant = launch->variant;
 #define HALF_LAUNCH(threads, scores, blocks, rows)                                                 \
     if (variant-- == 0) {                                                                          \
-        return select_launch_kernel(row_half_kernel<threads, scores, blocks>, launch, params,      \
-                                    load);                                                         \
+        return launch_half<threads, scores, blocks>(launch, params, load);                         \
     }
     TOPK_HALF_POLICIES(HALF_LAUNCH)
 #undef HALF_LAUNCH

@@ -335,42 +335,41 @@ quick_write(const struct select_params &params, const struct row_result &result,
 
 /*
  * Writes K positions in order. Who ranks a score of the bin notes that it is selected for the lane
- * and the warp that have it, so that with the ranks all know where to write. Two barriers.
+ * and the warp that have it, so that with the ranks all know where to write. Two barriers, or more.
  */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ void
-quick_write_ordered(const struct select_params &params, const struct task &task, int32_t row,
-                    const float (&scores)[SCORES], const struct cut_marks &marks,
-                    const struct quick_cut &cut, uint64_t *entries, struct row_shared &shared)
+quick_write_ordered(const struct row_result &result, const float (&scores)[SCORES],
+                    const struct cut_marks &marks, const struct quick_cut &cut, uint64_t *entries,
+                    struct row_shared &shared)
 {
-    static_assert(THREADS <= (int)TOPK_K_FAST_MAX, "a word of the stage for each thread");
-    const uint32_t k = (uint32_t)task.k;
+    static_assert(THREADS <= QUICK_BINS_MAX, "a word for each thread");
+    uint32_t *words = shared.bins; /* zero before and after */
     const uint32_t above = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks.above));
-    shared.stage[threadIdx.x] = marks.above;
+    words[threadIdx.x] = marks.above;
     if (lane_index() == 0) {
         shared.selected[warp_index()] = above;
     }
     quick_collect<SCORES, false>(scores, {0, marks.in}, shared);
     block_sync<THREADS>();
     quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
-        if (cut.above + rank < k) {
+        if (cut.above + rank < (uint32_t)result.k) {
             const uint32_t run = entry.y / 32, warp = run / SCORES;
-            atomicOr(&shared.stage[warp * 32 + entry.y % 32], 1u << run % SCORES);
+            atomicOr(&words[warp * 32 + entry.y % 32], 1u << run % SCORES);
             atomicAdd(&shared.selected[warp], 1u);
         }
     });
-    const struct sink sink = sink_of_row(task, params.args, row);
-    if constexpr (row_is_roomy<THREADS, SCORES, true>) {
-        copies_wait();
-    }
+    copies_wait();
     block_sync<THREADS>();
-    write_ordered<THREADS, SCORES>(shared.stage[threadIdx.x], warp_slot<THREADS>(shared.selected),
-                                   sink, k, entries);
+    const uint32_t selected = words[threadIdx.x];
+    words[threadIdx.x] = 0;
+    write_selected<THREADS, SCORES>(result, selected, warp_slot<THREADS>(shared.selected), entries,
+                                    shared);
 }
 
 /* Selects from the row, or says false, having written nothing: search_bin() then finds the cut.
  * LATE: see quick_write(). */
-template <int THREADS, int SCORES, bool LATE>
+template <int THREADS, int SCORES, bool LATE, bool ORDERED>
 __device__ __forceinline__ bool quick_row(const struct select_params &params,
                                           const struct row_result &result,
                                           const float (&scores)[SCORES], uint64_t *entries,
@@ -378,6 +377,9 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params,
 {
     const uint32_t k = (uint32_t)result.k;
     cut = quick_find<THREADS, SCORES>(scores, k, shared);
+    if constexpr (LATE && ORDERED) {
+        fetch_pages<THREADS>(result, shared); /* those of the row before have been used */
+    }
     if (!cut.found) {
         if (cut.zero) {
             quick_zero<THREADS, SCORES>(scores, k, cut, shared);
@@ -390,11 +392,10 @@ __device__ __forceinline__ bool quick_row(const struct select_params &params,
     } else if (!quick_look_within<THREADS, SCORES>(scores, k, cut, marks, shared)) {
         return false;
     }
-    if (entries == nullptr && params.by_position == 0) {
-        quick_write<THREADS, SCORES, LATE>(params, result, scores, marks, cut, shared);
+    if constexpr (ORDERED) {
+        quick_write_ordered<THREADS, SCORES>(result, scores, marks, cut, entries, shared);
     } else {
-        quick_write_ordered<THREADS, SCORES>(params, result.task, result.row, scores, marks, cut,
-                                             entries, shared);
+        quick_write<THREADS, SCORES, LATE>(params, result, scores, marks, cut, shared);
     }
     return true;
 }

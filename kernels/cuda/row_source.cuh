@@ -17,18 +17,27 @@ namespace
 #define QUICK_TEAM 8u       /* choice: threads that share the comparisons of one of them ... */
 #define QUICK_AT_ONCE 4u    /* ... so many at a time; those behind the last are looked at in vain */
 
-/* Whether a kernel writes by way of row_stage.cuh: where a thread has registers to spare.
- * Elsewhere, and for 32 scores a thread, that costs more than it saves (H200, 2026-11-30:
- * TUNING.md). */
+/*
+ * Results in no order and those by position or by value have kernels of their own: the code for the
+ * others, though it does not run, would cost 1 to 13% (H200, 2026-12-01: TUNING.md).
+ *
+ * Whether a kernel for no order writes by way of row_stage.cuh: where a thread has registers to
+ * spare. Elsewhere, and for 32 scores a thread, that costs more than it saves.
+ */
 template <int THREADS, int SCORES, bool QUICK>
 static constexpr bool row_is_roomy = QUICK &&THREADS >= 512 && SCORES <= 16;
 
+/* Whether a kernel keeps the arguments, and what they say of its row, in shared memory. */
+template <int THREADS, int SCORES, bool QUICK, bool ORDERED>
+static constexpr bool row_holds_args = ORDERED || row_is_roomy<THREADS, SCORES, QUICK>;
+
 struct row_shared {
-    alignas(16) uint32_t below[4];             /* the last lies before bins[0]: see count_from */
-    alignas(16) uint32_t bins[QUICK_BINS_MAX]; /* exact search; then those of the proposal */
+    alignas(16) uint32_t below[4]; /* the last lies before bins[0]: see count_from */
+    /* Exact search; then those of the proposal. Of the short way in order, marks of each lane. */
+    alignas(16) uint32_t bins[QUICK_BINS_MAX];
     struct rank_shared rank;
     uint2 near[QUICK_NEAR_MAX + QUICK_TEAM * QUICK_AT_ONCE]; /* bits and positions in the bin */
-    /* Positions on their way out; or, of the short way in order, a lane's marks. */
+    /* Positions on their way out. */
     alignas(16) uint32_t stage[TOPK_K_FAST_MAX];
     uint32_t selected[32], equal[32]; /* counts of each warp */
     uint32_t staged;

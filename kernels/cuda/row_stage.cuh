@@ -276,6 +276,33 @@ __device__ __forceinline__ void stage_turned(uint32_t marks, uint32_t *place)
     }
 }
 
+/* Writes what a lane's turned marks select as entries to be sorted, `first` is the position of the
+ * lowest. A function of its own: what it needs must not cost results by position. */
+static __device__ __noinline__ void make_entries(const score_t *scores, uint32_t marks,
+                                                 uint32_t first, uint64_t *entries)
+{
+    while (marks != 0) {
+        const uint32_t count = (uint32_t)__popc(marks);
+        uint32_t position[LOOK_UPS], j = 0;
+        score_t score[LOOK_UPS];
+#pragma unroll
+        for (int b = 0; b < LOOK_UPS; b++) {
+            if (marks != 0) { /* else the last one again */
+                j = (uint32_t)__ffs((int)marks) - 1;
+                marks &= marks - 1;
+            }
+            position[b] = first + j;
+            score[b] = scores[position[b]];
+        }
+#pragma unroll
+        for (uint32_t b = 0; b < LOOK_UPS; b++) {
+            if (b < count) {
+                *entries++ = sort_entry(key_of(score_number(score[b])), position[b]);
+            }
+        }
+    }
+}
+
 /* Writes turned marks, a warp's from `slot` on, by value (`entries` is there) or by position. One
  * barrier, or more. */
 template <int THREADS, int SCORES>
@@ -292,11 +319,8 @@ __device__ __forceinline__ void write_turned(uint32_t marks, uint32_t slot, cons
         put_staged<THREADS>(sink, k, false, shared);
         return;
     }
-    const uint32_t position = warp_index() * (32 * SCORES) + lane_index() * SCORES;
-    each_mark(marks, [&](uint32_t j) {
-        const score_t score = sink.scores[position + j];
-        entries[slot++] = sort_entry(key_of(score_number(score)), position + j);
-    });
+    make_entries(sink.scores, marks, warp_index() * (32 * SCORES) + lane_index() * SCORES,
+                 entries + slot);
     copies_wait();
     block_sync<THREADS>();
     sort_descending<THREADS>(entries, k);
@@ -339,23 +363,37 @@ write_counted(const struct row_result &result, const struct cut_marks &marks, ui
                                   (uint32_t)result.k, entries, shared);
 }
 
-/* The result of a row whose cut is known. One barrier where the result is in no order and `cut.all`
- * is set, two where it is by position. */
+/*
+ * Writes what a warp has marked, from `slot` on, by value or by position. A few positions a lane,
+ * and nothing else, need no turning: a ballot and a store for each are sooner done. One barrier, or
+ * more; with ballots none.
+ */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_selected(const struct row_result &result, uint32_t marks,
+                                               uint32_t slot, uint64_t *entries,
+                                               struct row_shared &shared)
+{
+    if (SCORES <= 16 && result.task.plain && entries == nullptr) {
+        write_plain<SCORES>(marks, slot, sink_plain(result.task, result.row).indices);
+    } else {
+        write_turned<THREADS, SCORES>(turn_marks<SCORES>(marks), slot, row_sink(result, shared),
+                                      (uint32_t)result.k, entries, shared);
+    }
+}
+
+/* The result, by value or by position, of a row whose cut is known. Two barriers, or more. */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ void
-write_staged(const struct select_params &params, const struct row_result &result,
-             const struct register_source<SCORES> &source, const struct rank_cut &cut,
-             uint64_t *entries, struct row_shared &shared)
+write_in_order(const struct row_result &result, const struct register_source<SCORES> &source,
+               const struct rank_cut &cut, uint64_t *entries, struct row_shared &shared)
 {
-    struct cut_marks marks = {mark_keys_from<SCORES>(source, cut.key), 0};
-    if (cut.all && entries == nullptr && params.by_position == 0) {
-        const bool valued = row_stages_values(result, shared);
-        stage_marks<SCORES>(marks.above, source.scores, valued, shared);
-        copies_wait();
-        block_sync<THREADS>();
-        put_staged<THREADS>(row_sink(result, shared), (uint32_t)result.k, valued, shared);
+    if (SCORES <= 16) {
+        const uint32_t selected = mark_selected<THREADS, SCORES>(source, cut, shared);
+        const uint32_t slot = first_slot<THREADS>(selected, shared.selected);
+        write_selected<THREADS, SCORES>(result, selected, slot, entries, shared);
         return;
     }
+    struct cut_marks marks = {mark_keys_from<SCORES>(source, cut.key), 0};
     if (!cut.all) {
         marks.in = marks.above;
         marks.above = mark_keys_from<SCORES>(source, cut.key + 1);
@@ -364,6 +402,20 @@ write_staged(const struct select_params &params, const struct row_result &result
     const uint32_t both = count_marks(marks, shared);
     block_sync<THREADS>();
     write_counted<THREADS, SCORES>(result, marks, both, cut.all ? 0 : cut.take, entries, shared);
+}
+
+/* The same in no order. One barrier, or two. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_staged(const struct row_result &result,
+                                             const struct register_source<SCORES> &source,
+                                             const struct rank_cut &cut, struct row_shared &shared)
+{
+    const uint32_t marks = mark_selected<THREADS, SCORES>(source, cut, shared);
+    const bool valued = row_stages_values(result, shared);
+    stage_marks<SCORES>(marks, source.scores, valued, shared);
+    copies_wait();
+    block_sync<THREADS>();
+    put_staged<THREADS>(row_sink(result, shared), (uint32_t)result.k, valued, shared);
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 /*
  * row_write.cuh - the result of a row in registers: which scores are selected, and their positions
- * in no order, by position or by value.
+ * in no order; and what writes marked ones in order by ballots.
  */
 #ifndef TOPKSEL_CUDA_ROW_WRITE_CUH
 #define TOPKSEL_CUDA_ROW_WRITE_CUH
@@ -170,61 +170,30 @@ __device__ __forceinline__ void stage_marked(uint32_t marks, struct row_shared &
     each_mark(marks, [&](uint32_t j) { shared.stage[slot++] = position + 32 * j; });
 }
 
-/* Writes the marked scores by value, descending. */
+/* Marks of what a cut selects. No barrier where it can be told by a comparison, else one. */
 template <int THREADS, int SCORES>
-__device__ __forceinline__ void write_by_value(uint32_t marks, uint32_t slot,
-                                               const struct sink &sink, uint32_t k,
-                                               uint64_t *entries)
+__device__ __forceinline__ uint32_t mark_selected(const struct register_source<SCORES> &source,
+                                                  const struct rank_cut &cut,
+                                                  struct row_shared &shared)
 {
-    write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
-        entries[own_slot] = sort_entry(key_of(score_number(sink.scores[position])), position);
-    });
-    block_sync<THREADS>();
-    sort_descending<THREADS>(entries, k);
-    sink_put_sorted<THREADS>(sink, entries, k);
-    block_sync<THREADS>();
-}
-
-/* Writes the marked positions, a warp's from `slot` on, by value (`entries` is there) or by
- * position. */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ void
-write_ordered(uint32_t marks, uint32_t slot, const struct sink &sink, uint32_t k, uint64_t *entries)
-{
-    if (entries != nullptr) {
-        write_by_value<THREADS, SCORES>(marks, slot, sink, k, entries);
-    } else if (sink.plain) {
-        write_plain<SCORES>(marks, slot, sink.indices);
-    } else {
-        write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
-            sink_put(sink, own_slot, position);
-        });
-    }
-}
-
-/* The result of a row whose cut is known. */
-template <int THREADS, int SCORES>
-__device__ __forceinline__ void
-write_row(const struct select_params &params, const struct task &task, int32_t row,
-          const struct register_source<SCORES> &source, const struct rank_cut &cut,
-          uint64_t *entries, struct row_shared &shared)
-{
-    uint32_t marks = 0;
     if (cut.all && cut.key >= KEY_MINUS_INF) {
-        marks = mark_from<SCORES>(source.scores, __uint_as_float(key_floor_bits(cut.key)));
-    } else {
-        marks = mark_keys<THREADS, SCORES>(source, cut, shared.equal);
+        return mark_from<SCORES>(source.scores, __uint_as_float(key_floor_bits(cut.key)));
     }
-    const uint32_t k = (uint32_t)task.k;
+    return mark_keys<THREADS, SCORES>(source, cut, shared.equal);
+}
+
+/* The result, in no order, of a row whose cut is known. */
+template <int THREADS, int SCORES>
+__device__ __forceinline__ void write_row(const struct select_params &params,
+                                          const struct task &task, int32_t row,
+                                          const struct register_source<SCORES> &source,
+                                          const struct rank_cut &cut, struct row_shared &shared)
+{
+    const uint32_t marks = mark_selected<THREADS, SCORES>(source, cut, shared);
     const struct sink sink = sink_of_row(task, params.args, row);
-    if (entries == nullptr && params.by_position == 0) {
-        stage_marked<SCORES>(marks, shared);
-        block_sync<THREADS>();
-        sink_put_staged<THREADS, LOOK_UPS>(sink, shared.stage, k);
-    } else {
-        const uint32_t slot = first_slot<THREADS>(marks, shared.selected);
-        write_ordered<THREADS, SCORES>(marks, slot, sink, k, entries);
-    }
+    stage_marked<SCORES>(marks, shared);
+    block_sync<THREADS>();
+    sink_put_staged<THREADS, LOOK_UPS>(sink, shared.stage, (uint32_t)task.k);
 }
 
 } // namespace
