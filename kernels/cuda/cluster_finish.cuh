@@ -140,32 +140,27 @@ __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t positio
  * and the 31 behind as j, below `each`, so that position order is (warp, j, lane). Key 0: none.
  */
 #ifndef TAKEN_ENTRIES
-#define TAKEN_ENTRIES 6144 /* the usual boundary admits 1500 to 6000 */
+#define TAKEN_FEW 4096     /* the usual boundary admits 1500 to 4000 */
+#define TAKEN_ENTRIES 6144 /* and seldom more than this */
 #endif
-#define TAKEN_MAX (TAKEN_ENTRIES / THREADS) /* a thread's */
 
-template <int THREADS>
+template <int THREADS, uint32_t MAX>
 struct taken {
-    uint32_t key[TAKEN_MAX], position[TAKEN_MAX];
+    uint32_t key[MAX], position[MAX];
     uint32_t each;
 };
 
-/* Takes the `count` entries of the list; false when they are too many. Keys are right from `low`
- * on.
- */
-template <int THREADS>
-__device__ __forceinline__ bool take_list(uint32_t count, uint32_t low,
-                                          struct taken<THREADS> &taken)
+/* Takes the `count` entries of the list. Keys are right from `low` on. */
+template <int THREADS, uint32_t MAX>
+__device__ __forceinline__ void take_list(uint32_t count, uint32_t low,
+                                          struct taken<THREADS, MAX> &taken)
 {
     auto &shared = cluster_state();
     taken.each = (count + THREADS - 1) / THREADS;
-    if (taken.each > TAKEN_MAX) {
-        return false;
-    }
     const uint32_t first = warp_index() * taken.each * 32 + lane_index();
     const bool positive = low > KEY_ZERO;
 #pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+    for (uint32_t j = 0; j < MAX; j++) {
         taken.key[j] = taken.position[j] = 0;
         if (j < taken.each && first + 32 * j < count) {
             const uint2 entry = shared.list[first + 32 * j];
@@ -173,19 +168,18 @@ __device__ __forceinline__ bool take_list(uint32_t count, uint32_t low,
             taken.position[j] = entry.y;
         }
     }
-    return true;
 }
 
 /* Entries in registers as a source of keys (rank.cuh). */
-template <int THREADS>
+template <int THREADS, uint32_t MAX>
 struct taken_source {
-    const struct taken<THREADS> &taken;
+    const struct taken<THREADS, MAX> &taken;
 
     template <class Visit>
     __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
     {
 #pragma unroll
-        for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+        for (uint32_t j = 0; j < MAX; j++) {
             if (j < taken.each) {
                 const uint32_t offset = taken.key[j] - low; /* wraps to a large one below low */
                 if (offset <= high - low) {
@@ -209,13 +203,13 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t count, uint32_t *counts)
 }
 
 /* Bit j: entry j of this thread is selected. */
-template <int THREADS>
-__device__ __forceinline__ uint32_t marks_of(const struct taken<THREADS> &taken,
+template <int THREADS, uint32_t MAX>
+__device__ __forceinline__ uint32_t marks_of(const struct taken<THREADS, MAX> &taken,
                                              const struct rank_cut &cut)
 {
     uint32_t marks = 0;
 #pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+    for (uint32_t j = 0; j < MAX; j++) {
         marks |= taken.key[j] >= cut.key ? 1u << j : 0u; /* cut.key > 0 */
     }
     if (cut.all) {
@@ -223,12 +217,12 @@ __device__ __forceinline__ uint32_t marks_of(const struct taken<THREADS> &taken,
     }
     uint32_t equal = 0; /* of those equal to the cut, the first are */
 #pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+    for (uint32_t j = 0; j < MAX; j++) {
         equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, taken.key[j] == cut.key));
     }
     uint32_t rank = sum_before<THREADS>(equal, cluster_state().warp_counts[1]);
 #pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+    for (uint32_t j = 0; j < MAX; j++) {
         const bool same = taken.key[j] == cut.key;
         const uint32_t lanes = __ballot_sync(WARP_ALL, same);
         if (same && rank + (uint32_t)__popc(lanes & lanes_below()) >= cut.take) {
@@ -276,9 +270,9 @@ __device__ __forceinline__ float value_of(const struct sink &sink, uint32_t key,
 }
 
 /* Writes the marked entries: at once, where no page is to be looked up and no order to be made. */
-template <int THREADS>
+template <int THREADS, uint32_t MAX>
 __device__ __forceinline__ void write_taken(const struct select_params &params,
-                                            const struct taken<THREADS> &taken, uint32_t marks,
+                                            const struct taken<THREADS, MAX> &taken, uint32_t marks,
                                             uint32_t k)
 {
     auto &shared = cluster_state();
@@ -289,7 +283,7 @@ __device__ __forceinline__ void write_taken(const struct select_params &params,
     float *values = shared.sink.values;
     const uint32_t offset = (uint32_t)shared.sink.offset;
 #pragma unroll
-    for (uint32_t j = 0; j < TAKEN_MAX; j++) {
+    for (uint32_t j = 0; j < MAX; j++) {
         if (j < taken.each) {
             const bool marked = (marks >> j & 1u) != 0;
             const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
@@ -312,12 +306,12 @@ __device__ __forceinline__ void write_taken(const struct select_params &params,
 }
 
 /* The cut that selects `k` of the entries in registers, all of which are `low` or more. */
-template <int THREADS>
-__device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS> &taken,
+template <int THREADS, uint32_t MAX>
+__device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS, MAX> &taken,
                                                      uint32_t low, uint32_t k)
 {
     auto &shared = cluster_state();
-    const struct taken_source<THREADS> source = {
+    const struct taken_source<THREADS, MAX> source = {
         taken
     };
     const uint32_t shift = first_shift(low);
@@ -355,15 +349,40 @@ __device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS>
     return rank_list(shared.rank.list, found.count, need);
 }
 
-/* Selects K of the entries in registers, and writes them. */
-template <int THREADS>
-__device__ __forceinline__ void finish_taken(const struct select_params &params,
-                                             const struct taken<THREADS> &taken, uint32_t low,
-                                             uint32_t k)
+#if __CUDA_ARCH__ >= 900
+/* Selects K of the `count` in the list by way of registers, and writes them. LETS_GO: tells the
+ * other blocks as soon as nothing of theirs is needed. */
+template <int THREADS, uint32_t MAX, bool LETS_GO>
+__device__ __forceinline__ void finish_taken(const struct select_params &params, uint32_t count,
+                                             uint32_t low, uint32_t k)
 {
-    const struct rank_cut cut = cut_taken<THREADS>(taken, low, k);
-    write_taken<THREADS>(params, taken, marks_of<THREADS>(taken, cut), k);
+    struct taken<THREADS, MAX> taken;
+    take_list<THREADS, MAX>(count, low, taken);
+    if (LETS_GO) {
+        cluster_arrive_relaxed();
+    }
+    const struct rank_cut cut = cut_taken<THREADS, MAX>(taken, low, k);
+    write_taken<THREADS, MAX>(params, taken, marks_of<THREADS, MAX>(taken, cut), k);
 }
+
+/* The same, or false: they are too many. Two copies, for what is asked of each of a thread's
+ * entries costs where there is none as well. */
+template <int THREADS, bool LETS_GO>
+__device__ __forceinline__ bool finish_in_registers(const struct select_params &params,
+                                                    uint32_t count, uint32_t low, uint32_t k)
+{
+    static_assert(TAKEN_FEW % THREADS == 0 && TAKEN_ENTRIES % THREADS == 0, "the same for all");
+    if (count <= TAKEN_FEW) {
+        finish_taken<THREADS, TAKEN_FEW / THREADS, LETS_GO>(params, count, low, k);
+        return true;
+    }
+    if (count <= TAKEN_ENTRIES) {
+        finish_taken<THREADS, TAKEN_ENTRIES / THREADS, LETS_GO>(params, count, low, k);
+        return true;
+    }
+    return false;
+}
+#endif
 
 /* More entries than registers hold: selects K of the `count` in the list, which it compacts. */
 template <int THREADS>

@@ -130,11 +130,8 @@ finish_row(const struct select_params &params, const struct standing &all,
            const struct boundary &boundary, uint32_t k, uint32_t &taken_phase)
 {
     const uint32_t low = boundary.exact ? boundary.key + 1 : boundary.key;
-    struct taken<THREADS> taken;
     wait_lists(all, taken_phase);
-    if (all.num_above >= k && take_list<THREADS>(all.num_above, low, taken)) {
-        cluster_arrive_relaxed();
-        finish_taken<THREADS>(params, taken, low, k);
+    if (all.num_above >= k && finish_in_registers<THREADS, true>(params, all.num_above, low, k)) {
         return;
     }
     if (all.num_above < k) {

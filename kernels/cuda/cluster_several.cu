@@ -6,6 +6,7 @@
  */
 /* With more, registers do not suffice, and the loop over batches waits for what is spilled: H200, 1
  * us of a row of a million. */
+#define TAKEN_FEW 3072
 #define TAKEN_ENTRIES 5120
 #define SEARCH_AHEAD 1
 #include "cluster_parts.cuh"
@@ -24,12 +25,9 @@ __device__ __noinline__ void finish_parts(const struct select_params &params,
 {
     const uint32_t low = min(boundary.exact ? boundary.key + 1 : boundary.key, KEY_PLUS_INF);
     const uint32_t count = gather_parts<THREADS>(part, word, low, k);
-    struct taken<THREADS> taken;
     if (count < k) {
         finish_merged<THREADS>(params, count, boundary.key, k);
-    } else if (take_list<THREADS>(count, low, taken)) {
-        finish_taken<THREADS>(params, taken, low, k);
-    } else {
+    } else if (!finish_in_registers<THREADS, false>(params, count, low, k)) {
         finish_list<THREADS>(params, count, low, k);
     }
 }
