@@ -63,6 +63,7 @@ struct wide_shared {
     uint32_t selected[32], equal[32]; /* counts of each warp */
     uint32_t staged;                  /* places given away in this block */
     uint32_t least, most;             /* offsets in a range */
+    struct sink sink;                 /* where the row's result goes, if it is not plain */
     struct route_counts counts;
 };
 
