@@ -333,9 +333,21 @@ quick_write(const struct select_params &params, const struct row_result &result,
     });
 }
 
+/* The score of a listed entry, read once more, where the list has positions alone. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t quick_fetch(const score_t *scores, uint32_t count,
+                                                const struct row_shared &shared)
+{
+    static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
+    return threadIdx.x < count ? __float_as_uint(score_number(scores[shared.near[threadIdx.x].y]))
+                               : 0;
+}
+
 /*
- * Writes K positions in order. Who ranks a score of the bin notes that it is selected for the lane
- * and the warp that have it, so that with the ranks all know where to write. Two barriers, or more.
+ * Writes K positions in order. Who ranks a score of the bin notes that it is selected, in the marks
+ * of the lane that has its place, and for the warp; so that with the ranks all know where to write.
+ * TURNED: marks are turned over before, while scores of the list are on their way. Two barriers, or
+ * more.
  */
 template <int THREADS, int SCORES>
 __device__ __forceinline__ void
@@ -344,27 +356,45 @@ quick_write_ordered(const struct row_result &result, const float (&scores)[SCORE
                     struct row_shared &shared)
 {
     static_assert(THREADS <= QUICK_BINS_MAX, "a word for each thread");
+    constexpr bool TURNED = SCORES > 16, FETCH = quick_fetches<SCORES>;
     uint32_t *words = shared.bins; /* zero before and after */
     const uint32_t above = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks.above));
-    words[threadIdx.x] = marks.above;
+    if (!TURNED) {
+        words[threadIdx.x] = marks.above;
+    }
     if (lane_index() == 0) {
         shared.selected[warp_index()] = above;
     }
-    quick_collect<SCORES, false>(scores, {0, marks.in}, shared);
+    quick_collect<SCORES, FETCH>(scores, {0, marks.in}, shared);
     block_sync<THREADS>();
+    if (FETCH) {
+        const score_t *row = task_row(result.task, result.row);
+        const uint32_t bits = quick_fetch<THREADS>(row, cut.count, shared);
+        words[threadIdx.x] = turn_marks<SCORES>(marks.above);
+        if (threadIdx.x < cut.count) {
+            shared.near[threadIdx.x].x = bits;
+        }
+        block_sync<THREADS>();
+    }
     quick_rank<THREADS>(cut, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank < (uint32_t)result.k) {
-            const uint32_t run = entry.y / 32, warp = run / SCORES;
-            atomicOr(&words[warp * 32 + entry.y % 32], 1u << run % SCORES);
+            const uint32_t warp = entry.y / (32 * SCORES), within = entry.y % (32 * SCORES);
+            const uint32_t lane = TURNED ? within / SCORES : within % 32;
+            const uint32_t bit = TURNED ? within % SCORES : within / 32;
+            atomicOr(&words[warp * 32 + lane], 1u << bit);
             atomicAdd(&shared.selected[warp], 1u);
         }
     });
     copies_wait();
     block_sync<THREADS>();
-    const uint32_t selected = words[threadIdx.x];
+    const uint32_t selected = words[threadIdx.x], slot = warp_slot<THREADS>(shared.selected);
     words[threadIdx.x] = 0;
-    write_selected<THREADS, SCORES>(result, selected, warp_slot<THREADS>(shared.selected), entries,
-                                    shared);
+    if constexpr (TURNED) {
+        write_turned<THREADS, SCORES>(selected, slot, row_sink(result, shared), (uint32_t)result.k,
+                                      entries, shared);
+    } else {
+        write_selected<THREADS, SCORES>(result, selected, slot, entries, shared);
+    }
 }
 
 /* Selects from the row, or says false, having written nothing: search_bin() then finds the cut.
