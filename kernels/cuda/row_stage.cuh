@@ -190,32 +190,6 @@ struct cut_marks {
     uint32_t above, in;
 };
 
-/*
- * The other way round: bit j of lane l becomes bit l of lane j. Where a lane has SCORES < 32 marks,
- * each gets as many neighbours in place of 32. So of a warp's scores, lane l then has the marks of
- * those from SCORES * l on, which makes lanes follow each other in position order.
- */
-template <int SCORES>
-__device__ __forceinline__ uint32_t turn_marks(uint32_t marks)
-{
-    uint32_t low = 0xffffu;
-#pragma unroll
-    for (uint32_t step = 16; step > 0; step /= 2) {
-        const bool upper = (lane_index() & step) != 0;
-        const uint32_t other = __shfl_xor_sync(WARP_ALL, marks, (int)step);
-        const uint32_t keep = upper ? ~low : low;
-        const uint32_t turned = __funnelshift_l(other, other, upper ? 32 - step : step);
-        marks = (marks & keep) | (turned & ~keep);
-        low ^= low << step / 2;
-    }
-    if (SCORES < 32) {
-        const uint32_t first = lane_index() * SCORES;
-        marks = __shfl_sync(WARP_ALL, marks, (int)(first / 32)) >> first % 32;
-        marks &= (1u << SCORES % 32) - 1u;
-    }
-    return marks;
-}
-
 /* The lowest `count` of some marks, or all of them. */
 __device__ __forceinline__ uint32_t lowest_marks(uint32_t marks, uint32_t count)
 {

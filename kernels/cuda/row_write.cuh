@@ -1,6 +1,6 @@
 /*
  * row_write.cuh - the result of a row in registers: which scores are selected, and their positions
- * in no order; and what writes marked ones in order by ballots.
+ * in no order; and what puts marked ones in order.
  */
 #ifndef TOPKSEL_CUDA_ROW_WRITE_CUH
 #define TOPKSEL_CUDA_ROW_WRITE_CUH
@@ -147,6 +147,32 @@ __device__ __forceinline__ void each_mark(uint32_t marks, const Put &put)
         marks ^= 1u << j;
         put(j);
     }
+}
+
+/*
+ * The other way round: bit j of lane l becomes bit l of lane j. Where a lane has SCORES < 32 marks,
+ * each gets as many neighbours in place of 32. So of a warp's scores, lane l then has the marks of
+ * those from SCORES * l on, which makes lanes follow each other in position order.
+ */
+template <int SCORES>
+__device__ __forceinline__ uint32_t turn_marks(uint32_t marks)
+{
+    uint32_t low = 0xffffu;
+#pragma unroll
+    for (uint32_t step = 16; step > 0; step /= 2) {
+        const bool upper = (lane_index() & step) != 0;
+        const uint32_t other = __shfl_xor_sync(WARP_ALL, marks, (int)step);
+        const uint32_t keep = upper ? ~low : low;
+        const uint32_t turned = __funnelshift_l(other, other, upper ? 32 - step : step);
+        marks = (marks & keep) | (turned & ~keep);
+        low ^= low << step / 2;
+    }
+    if (SCORES < 32) {
+        const uint32_t first = lane_index() * SCORES;
+        marks = __shfl_sync(WARP_ALL, marks, (int)(first / 32)) >> first % 32;
+        marks &= (1u << SCORES % 32) - 1u;
+    }
+    return marks;
 }
 
 /* A lane's place in shared memory for what it has marked, beside that of others, in no order. */

@@ -83,6 +83,14 @@ __device__ __forceinline__ void put_ordered(uint32_t marks, uint32_t slot, const
         write_marked<SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
             sink_put(sink, own_slot, before + position);
         });
+    } else if (SCORES == 16 || SCORES == 32) { /* as many ballots would take longer */
+        const uint32_t turned = turn_marks<SCORES>(marks), own = (uint32_t)__popc(turned);
+        int32_t *indices = sink.indices + (slot + warp_prefix(own) - own);
+        const uint32_t position = (uint32_t)wide_position<THREADS, SCORES>() - lane_index() +
+                                  lane_index() * SCORES + (uint32_t)sink.offset;
+        for (uint32_t rest = turned; rest != 0; rest &= rest - 1) {
+            __stcg(indices++, (int32_t)(position + (uint32_t)__ffs((int)rest) - 1));
+        }
     } else if (__any_sync(WARP_ALL, marks != 0)) {
         const uint32_t below = lanes_below();
         const uint32_t position = wide_position<THREADS, SCORES>() + (uint32_t)sink.offset;
