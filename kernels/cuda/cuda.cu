@@ -5,6 +5,7 @@ extern "C" {
 #include "select.h"
 
 #include <cstring>
+#include <pthread.h>
 
 #define CUDA_REFUSE(detail, error, what)                                                           \
     topk_detail((detail), TOPK_E_CUDA, "%s failed: %s (%s)", (what), cudaGetErrorString(error),    \
@@ -112,7 +113,11 @@ enum topk_status topk_cuda_load(const struct topk_plan *plan, char *detail)
     struct select_params params;
     launch_of(plan, stream, &launch, &params);
     launch.num_blocks = plan->cluster_blocks; /* without arguments the kernel returns at once */
+    /* A kernel's limit of shared memory is read, and raised where it is too low. */
+    static pthread_mutex_t limits = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&limits);
     error = launch_family(plan, &launch, &params, true);
+    pthread_mutex_unlock(&limits);
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(stream);
     }

@@ -252,7 +252,8 @@ TOPK_API enum topk_status topk_cuda_device(int ordinal, struct topk_device *devi
 
 /*
  * Loads every kernel a plan needs into the current context, so that a later launch behind a
- * waiting stream cannot deadlock on lazy loading. May block and allocate; call before `ready`.
+ * waiting stream cannot deadlock on lazy loading. May block and allocate; call before `ready`. Any
+ * thread, also several at once.
  */
 TOPK_API enum topk_status topk_cuda_load(const struct topk_plan *plan, char *detail);
 

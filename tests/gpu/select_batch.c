@@ -46,7 +46,7 @@ static void *grown(void *array, size_t count, size_t size_bytes)
     array = realloc(array, (count == 0 ? 1 : 2 * count) * size_bytes);
     if (array == NULL) {
         printf("out of memory: %zu x %zu bytes\n", 2 * count, size_bytes);
-        exit(2);
+        gpu_give_up();
     }
     return array;
 }
@@ -245,7 +245,7 @@ static void run_batch(int num_others, bool quiet)
     for (int i = 0; i < num_others; i++) {
         if (pthread_create(&others[i], NULL, run_cases, NULL) != 0) {
             printf("cannot start a thread\n");
-            exit(2);
+            gpu_give_up();
         }
     }
     for (size_t i = 0; i < batch.num_tests; i++) {

@@ -10,12 +10,18 @@
 
 static int num_passed, num_failed;
 
+void gpu_give_up(void)
+{
+    fflush(stdout);
+    _Exit(2); /* exit() would take down what other threads are using */
+}
+
 void gpu_check_cuda(cudaError_t error, const char *call, const char *file, int line)
 {
     if (error != cudaSuccess) {
         printf("%s:%d: %s: %s\n", file, line, call, cudaGetErrorString(error));
         printf("%d passed, %d failed\n", num_passed, num_failed + 1);
-        exit(2);
+        gpu_give_up();
     }
 }
 
@@ -41,7 +47,7 @@ const struct topk_device *gpu_device(void)
         char detail[TOPK_DETAIL_SIZE];
         if (topk_cuda_device(0, &device, detail) != TOPK_OK) {
             printf("%s\n", detail);
-            exit(2);
+            gpu_give_up();
         }
         known = true;
     }
@@ -54,7 +60,7 @@ static void *host_array(struct gpu_request *request, int slot, size_t bytes)
     request->h_memory[slot] = calloc(1, bytes > 0 ? bytes : 1);
     if (request->h_memory[slot] == NULL) {
         printf("out of memory: %zu bytes\n", bytes);
-        exit(2);
+        gpu_give_up();
     }
     return request->h_memory[slot];
 }
@@ -211,7 +217,7 @@ bool gpu_request_judge(struct gpu_request *request, char *detail)
         judges[i] = (struct judge){.request = request, .first = i, .step = count};
         if (pthread_create(&threads[i], NULL, judge_rows, &judges[i]) != 0) {
             printf("cannot start a thread\n");
-            exit(2);
+            gpu_give_up();
         }
     }
     bool good = true;
@@ -267,7 +273,7 @@ bool gpu_plan_init(const struct topk_shape *shape, enum topk_family family, int3
     }
     if (status != TOPK_OK) {
         printf("%s\n", detail);
-        exit(2);
+        gpu_give_up();
     }
     CHECK_CUDA(cudaDeviceSynchronize());
     return true;
@@ -285,6 +291,6 @@ void gpu_enqueue(const struct gpu_plan *plan, const struct gpu_request *request,
     if (topk_cuda_enqueue(&plan->plan, request->d_args, plan->d_workspace, stream, detail) !=
         TOPK_OK) {
         printf("enqueue: %s\n", detail);
-        exit(2);
+        gpu_give_up();
     }
 }

@@ -16,6 +16,9 @@
 #define CHECK_CUDA(call) gpu_check_cuda((call), #call, __FILE__, __LINE__)
 void gpu_check_cuda(cudaError_t error, const char *call, const char *file, int line);
 
+/* Ends the process with what has been printed, exit status 2. Any thread. */
+void gpu_give_up(void) __attribute__((noreturn));
+
 /* Prints one line a test and counts; gpu_summary prints "N passed, N failed", returns exit status.
  */
 void gpu_report(const char *name, bool passed, const char *detail);
