@@ -282,6 +282,16 @@ __device__ __forceinline__ void quick_rank(const struct quick_cut &cut,
     }
 }
 
+/* The score of a listed entry, read once more, where the list has positions alone. */
+template <int THREADS>
+__device__ __forceinline__ uint32_t quick_fetch(const score_t *scores, uint32_t count,
+                                                const struct row_shared &shared)
+{
+    static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
+    return threadIdx.x < count ? __float_as_uint(score_number(scores[shared.near[threadIdx.x].y]))
+                               : 0;
+}
+
 /* Writes K positions in no order: those above the bin side by side, and what of the bin is
  * selected behind them, as soon as its rank is known. A score that is read once more may have
  * changed: then the rank is another, but each still has one of its own. Two barriers at most. */
@@ -291,7 +301,6 @@ quick_write(const struct select_params &params, const struct row_result &result,
             const float (&scores)[SCORES], const struct cut_marks &marks,
             const struct quick_cut &cut, struct row_shared &shared)
 {
-    static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
     const struct task &task = result.task;
     const int32_t row = result.row;
     constexpr bool ROOMY = row_is_roomy<THREADS, SCORES, true>;
@@ -311,10 +320,7 @@ quick_write(const struct select_params &params, const struct row_result &result,
     if (!ROOMY && LATE) { /* where registers are few: the scores are no more */
         sink = sink_of_row(task, params.args, row);
     }
-    uint32_t bits = 0;
-    if (FETCH && threadIdx.x < cut.count) {
-        bits = __float_as_uint(score_number(sink.scores[shared.near[threadIdx.x].y]));
-    }
+    const uint32_t bits = FETCH ? quick_fetch<THREADS>(sink.scores, cut.count, shared) : 0;
     if constexpr (ROOMY) {
         put_staged<THREADS>(sink, cut.above, false, shared);
     } else {
@@ -331,16 +337,6 @@ quick_write(const struct select_params &params, const struct row_result &result,
             sink_put(sink, cut.above + rank, entry.y);
         }
     });
-}
-
-/* The score of a listed entry, read once more, where the list has positions alone. */
-template <int THREADS>
-__device__ __forceinline__ uint32_t quick_fetch(const score_t *scores, uint32_t count,
-                                                const struct row_shared &shared)
-{
-    static_assert(QUICK_NEAR_MAX <= THREADS, "each thread fetches a score");
-    return threadIdx.x < count ? __float_as_uint(score_number(scores[shared.near[threadIdx.x].y]))
-                               : 0;
 }
 
 /*
