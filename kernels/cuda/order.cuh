@@ -67,10 +67,10 @@ static __device__ __forceinline__ void sort_store(uint64_t *chunk, uint32_t coun
 }
 
 /*
- * Sorts entries[count] descending in place, in shared or global memory, by a
- * bitonic network: what lies within a chunk in the registers of one warp, the rest in memory.
- * entries has room for the next power of two, which is padded here. All THREADS threads call, after
- * a barrier; ends with a barrier.
+ * Sorts entries[count] descending in place, in shared or global memory, by a bitonic network: what
+ * lies within a chunk in the registers of one warp, the rest in memory. entries has room for the
+ * next power of two, which is padded here. All THREADS threads call, after a barrier; ends with
+ * one.
  */
 template <int THREADS>
 static __device__ __noinline__ void sort_descending(uint64_t *entries, uint32_t count)
