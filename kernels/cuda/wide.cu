@@ -36,16 +36,16 @@ __device__ __forceinline__ void bin_keys(uint32_t bin, struct wide_cut &cut)
 }
 
 /* Counts all scores, and finds the bin of the K-th best: shared.cut. */
-template <int THREADS, int SCORES, int BLOCKS>
-__device__ __forceinline__ void count_row(const float (&scores)[SCORES], uint32_t length,
+template <class L>
+__device__ __forceinline__ void count_row(const float (&scores)[L::SCORES], uint32_t length,
                                           uint32_t k, uint32_t &phases, struct wide_shared &shared)
 {
 #pragma unroll
-    for (int j = 0; j < SCORES; j += 2) {
+    for (int j = 0; j < L::SCORES; j += 2) {
         count_half_pair<WIDE_SHIFT>(half_pair(scores[j], scores[j + 1]), shared.bins);
     }
-    block_sync<THREADS>();
-    find_in_cluster<THREADS, BLOCKS>(
+    block_sync<L::THREADS>();
+    find_in_cluster<L::THREADS, L::BLOCKS>(
         true, cluster_rank() == 0 ? length : 0, k, phases, shared,
         [&](const struct wide_bin &found, const struct wide_group &) {
             struct wide_cut cut = {
@@ -88,15 +88,15 @@ __device__ __forceinline__ void count_one_sign(const float (&scores)[SCORES], ui
 }
 
 /* The same of any range. */
-template <int THREADS, int SCORES>
+template <class L>
 __device__ __forceinline__ void
-count_range(const float (&scores)[SCORES], int32_t length, uint32_t low, uint32_t span,
+count_range(const float (&scores)[L::SCORES], int32_t length, uint32_t low, uint32_t span,
             uint32_t shift, uint32_t &least, uint32_t &most, struct wide_shared &shared)
 {
-    const int32_t exist = opaque(length - wide_position<THREADS, SCORES>());
+    const int32_t exist = opaque(length - L::first());
 #pragma unroll
-    for (int j = 0; j < SCORES; j++) {
-        const uint32_t offset = part_key<THREADS, SCORES>(scores, exist, j) - low;
+    for (int j = 0; j < L::SCORES; j++) {
+        const uint32_t offset = part_key<L>(scores, exist, j) - low;
         if (offset <= span) {
             atomicAdd(&shared.bins[offset >> shift], 1u);
             least = min(least, offset);
@@ -106,24 +106,24 @@ count_range(const float (&scores)[SCORES], int32_t length, uint32_t low, uint32_
 }
 
 /* Narrows the range by a histogram of the keys in it. */
-template <int THREADS, int SCORES, int BLOCKS>
-__device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t length, uint32_t k,
+template <class L>
+__device__ __forceinline__ void narrow(const float (&scores)[L::SCORES], int32_t length, uint32_t k,
                                        const struct wide_cut &before, uint32_t shift_max,
                                        uint32_t &phases, struct wide_shared &shared)
 {
     const uint32_t low = before.low, span = before.high - low;
     uint32_t shift = span < NARROW_BINS ? 0 : range_shift(span) + 1, least = KEY_MAX, most = 0;
-    block_sync<THREADS>(); /* the bins are clear */
+    block_sync<L::THREADS>(); /* the bins are clear */
     if (low >= KEY_MINUS_INF && (low > KEY_ZERO || before.high < KEY_ZERO - 1)) {
         shift = min(shift, shift_max);
-        count_one_sign<SCORES>(scores, low, span, shift, least, most, shared);
+        count_one_sign<L::SCORES>(scores, low, span, shift, least, most, shared);
     } else {
-        count_range<THREADS, SCORES>(scores, length, low, span, shift, least, most, shared);
+        count_range<L>(scores, length, low, span, shift, least, most, shared);
     }
     widen_range(least, most, shared.least, shared.most);
-    block_sync<THREADS>();
+    block_sync<L::THREADS>();
     const uint32_t need = k - before.above;
-    find_in_cluster<THREADS, BLOCKS>(
+    find_in_cluster<L::THREADS, L::BLOCKS>(
         false, 0, need, phases, shared,
         [&](const struct wide_bin &found, const struct wide_group &group) {
             struct wide_cut cut = before;
@@ -149,15 +149,15 @@ __device__ __forceinline__ void narrow(const float (&scores)[SCORES], int32_t le
 
 /* Selects from one row, which is in registers up to its width; `given` is its length as this thread
  * read it. */
-template <int THREADS, int SCORES, int BLOCKS>
+template <class L>
 __device__ __forceinline__ void
 select_row(const struct select_params &params, const struct task &task, int32_t row, int32_t given,
-           float (&scores)[SCORES], uint32_t &phases, struct wide_shared &shared)
+           float (&scores)[L::SCORES], uint32_t &phases, struct wide_shared &shared)
 {
     const uint32_t k = (uint32_t)task.k;
     const int32_t own_length = clamp_length(task, given);
-    cut_part<THREADS, SCORES>(own_length, scores);
-    count_row<THREADS, SCORES, BLOCKS>(scores, (uint32_t)own_length, k, phases, shared);
+    cut_part<L>(own_length, scores);
+    count_row<L>(scores, (uint32_t)own_length, k, phases, shared);
     struct wide_cut cut = shared.cut;
     const int32_t length = shared.length;
     if (cluster_rank() == 0 && threadIdx.x == 0) {
@@ -169,21 +169,20 @@ select_row(const struct select_params &params, const struct task &task, int32_t 
     if (length <= task.k) {
         if (cluster_rank() == 0) {
             const struct sink whole = sink_of_row(task, params.args, row);
-            select_whole<THREADS>(whole, length, task.k, false, nullptr);
+            select_whole<L::THREADS>(whole, length, task.k, false, nullptr);
         }
         return;
     }
     bool again = cut.low <= KEY_NAN; /* NaN among the selected: they have not been counted */
     uint32_t shift_max = NARROW_SHIFT_MAX;
     while (again || (cut.low < cut.high && cut.count > WIDE_NEAR_MAX)) {
-        narrow<THREADS, SCORES, BLOCKS>(scores, own_length, k, cut, shift_max, phases, shared);
+        narrow<L>(scores, own_length, k, cut, shift_max, phases, shared);
         cut = shared.cut;
         shift_max = 31;
         again = false;
     }
     const struct sink sink = task.plain ? sink_plain(task, row) : shared.sink;
-    write_row<THREADS, SCORES, BLOCKS>(params.by_position != 0, scores, own_length, k, cut, sink,
-                                       phases, shared);
+    write_row<L>(scores, own_length, k, cut, sink, phases, shared);
 }
 #endif
 
@@ -197,7 +196,7 @@ static __device__ __noinline__ void note_sink(const struct topk_args *args, cons
     }
 }
 
-template <int THREADS, int SCORES, int BLOCKS>
+template <int THREADS, int SCORES, int BLOCKS, bool ORDERED>
 __global__ void __launch_bounds__(THREADS, 1)
     wide_kernel(const __grid_constant__ struct select_params params)
 {
@@ -205,12 +204,16 @@ __global__ void __launch_bounds__(THREADS, 1)
     static_assert(SCORES <= 32 && SCORES % 2 == 0, "one mark a score in 32 bits; two at a time");
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps, one block");
     static_assert(THREADS * SCORES < 65536, "two counts share a word");
+    typedef wide_layout<THREADS, SCORES, BLOCKS, ORDERED> layout;
     SHARED_OBJECT(struct wide_shared, shared);
     if (params.args == nullptr) {
         return;
     }
     launch_release();
     clear_bins<THREADS>(shared.bins);
+    if (warp_index() == 1) {
+        shared.turns[lane_index()] = 0;
+    }
     if (threadIdx.x == 0) {
         task_prefetch(params);
         shared.counts = {};
@@ -237,7 +240,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     cluster_wait(); /* while the arguments are on their way */
     for (bool first = true; row < task.num_rows; first = false, row += clusters) {
         const int32_t given = task_length(task, row);
-        load_part<THREADS, SCORES>(task, row, task.width, scores);
+        load_part<layout>(task, row, task.width, scores);
         if (!first) {
             cluster_arrive_aligned(); /* no block has anything of the row before in use */
             cluster_wait();
@@ -245,7 +248,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (!task.plain && threadIdx.x == 32) { /* beside the scores, which all wait for */
             note_sink(params.args, task_row(task, row), row, shared.sink);
         }
-        select_row<THREADS, SCORES, BLOCKS>(params, task, row, given, scores, phases, shared);
+        select_row<layout>(params, task, row, given, scores, phases, shared);
     }
     if (threadIdx.x == 0) {
         routes_add(params.args->routes, shared.counts);
@@ -255,15 +258,34 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
+/* Launches that of a policy's kernels which has the order that is asked for, as far as the planner
+ * has a use for it. */
+template <int THREADS, int SCORES, int BLOCKS, int USE>
+cudaError_t launch_wide(const struct select_launch *launch, const struct select_params *params,
+                        bool load)
+{
+    if constexpr (USE != TOPK_WIDE_FLOAT32 || SCORE_DTYPE == 0) {
+        if (params->by_position == 0) {
+            return select_launch_kernel(wide_kernel<THREADS, SCORES, BLOCKS, false>, launch, params,
+                                        load);
+        }
+    }
+    if constexpr (USE == TOPK_WIDE_ALL) {
+        return select_launch_kernel(wide_kernel<THREADS, SCORES, BLOCKS, true>, launch, params,
+                                    load);
+    }
+    return cudaErrorInvalidValue;
+}
+
 } // namespace
 
 cudaError_t SCORE_LAUNCH(select_launch_wide)(const struct select_launch *launch,
                                              const struct select_params *params, bool load)
 {
     int32_t variant = launch->variant;
-#define WIDE_LAUNCH(threads, scores, cluster, rows, above)                                         \
+#define WIDE_LAUNCH(threads, scores, cluster, rows, above, use)                                    \
     if (variant-- == 0) {                                                                          \
-        return select_launch_kernel(wide_kernel<threads, scores, cluster>, launch, params, load);  \
+        return launch_wide<threads, scores, cluster, use>(launch, params, load);                   \
     }
     TOPK_WIDE_POLICIES(WIDE_LAUNCH)
 #undef WIDE_LAUNCH

@@ -49,6 +49,13 @@ struct wide_cut {
     uint32_t above_before, count_before; /* of these, in blocks before this one */
 };
 
+/* What is taken of a plateau that a block has in turns: all of some turns, and some of one. */
+struct wide_taken {
+    uint32_t whole, part; /* marks of turns */
+    uint32_t part_count;
+    uint32_t before; /* taken in blocks before this one */
+};
+
 struct wide_shared {
     alignas(16) uint32_t bins[TOPK_BINS + 4];              /* of this block; WIDE_BEYOND */
     uint32_t groups[TOPK_CLUSTER_BLOCKS_MAX][WIDE_GROUPS]; /* counts of each block */
@@ -61,6 +68,8 @@ struct wide_shared {
     struct wide_cut cut;              /* what one warp tells the others ... */
     int32_t length;                   /* ... and the row's length, as the first block has read it */
     uint32_t selected[32], equal[32]; /* counts of each warp */
+    uint32_t turns[32];               /* marks of a plateau in each turn; 0 between rows */
+    struct wide_taken taken;          /* what of it is taken (first_turns()) */
     uint32_t staged;                  /* places given away in this block */
     uint32_t least, most;             /* offsets in a range */
     struct sink sink;                 /* where the row's result goes, if it is not plain */

@@ -22,11 +22,12 @@ static const int32_t num_one_cluster = TOPK_CLUSTER_POLICIES(CLUSTER_POLICY);
 #undef CLUSTER_POLICY
 
 struct wide_policy {
-    int32_t threads, scores, cluster_blocks, rows, above;
+    int32_t threads, scores, cluster_blocks, rows, above, use;
 };
 
 static const struct wide_policy wide_policies[] = {
-#define WIDE_POLICY(threads, scores, cluster, rows, above) {threads, scores, cluster, rows, above},
+#define WIDE_POLICY(threads, scores, cluster, rows, above, use)                                    \
+    {threads, scores, cluster, rows, above, use},
     TOPK_WIDE_POLICIES(WIDE_POLICY)
 #undef WIDE_POLICY
 };
@@ -123,18 +124,19 @@ bool topk_plan_cluster(const struct topk_shape *shape, const struct topk_device 
     return true;
 }
 
-/* Whether a policy holds the row, and (when `choosing`) is worth it and the device starts clusters
- * for all rows. */
+/* Whether a policy is for such results and holds the row, and (when `choosing`) is worth it and the
+ * device starts clusters for all rows. */
 static bool wide_policy_serves(const struct wide_policy *policy, const struct topk_shape *shape,
                                const struct topk_device *device, bool choosing)
 {
     int64_t rows_max = (int64_t)policy->rows * device->num_multiprocessors / TOPK_CLUSTER_ROWS_OF;
-    bool meant_for_order = policy->cluster_blocks > 2 || shape->options.order == TOPK_ORDER_ANY;
-    return policy->cluster_blocks <= cluster_blocks_max(device) &&
+    bool any_order = shape->options.order == TOPK_ORDER_ANY;
+    bool meant = policy->use == TOPK_WIDE_ALL ||
+                 (any_order && (policy->use == TOPK_WIDE_ANY_ORDER || is_float32(shape)));
+    return meant && policy->cluster_blocks <= cluster_blocks_max(device) &&
            policy->cluster_blocks <= device->num_multiprocessors &&
            policy->threads * policy->scores * policy->cluster_blocks >= shape->width &&
-           (!choosing ||
-            (meant_for_order && shape->rows <= rows_max && shape->width > policy->above));
+           (!choosing || (shape->rows <= rows_max && shape->width > policy->above));
 }
 
 /* A cluster a row; results by value are for `cluster`, where one block has them all. */

@@ -142,23 +142,35 @@
 /* ---- wide: a row in the registers of a cluster ------------------------------------------------
  */
 
+/* What a policy of wide is for. */
+#define TOPK_WIDE_ALL 0
+#define TOPK_WIDE_ANY_ORDER 1 /* to put so much of a row in order costs what it gains */
+#define TOPK_WIDE_FLOAT32 2   /* any order too; half of the bytes are as soon read by others */
+
 /*
- * X(threads, scores a thread, blocks a cluster, rows, above)
+ * X(threads, scores a thread, blocks a cluster, rows, above, use)
  * threads * scores * blocks is the widest row; narrower ones than `above` are left to others.
- * `rows` as of TOPK_CLUSTER_POLICIES; an H200 starts 12 clusters of 8 at once. The planner takes
- * the first that serves a shape (H200, 2026-11-30: TUNING.md has the times); two blocks a row only
- * in any order, for to put so much of a row in order costs what they gain.
+ * `rows` as of TOPK_CLUSTER_POLICIES; an H200 starts 12 clusters of 8 at once, 24 of 4, 32 of 3.
+ * The planner takes the first that serves a shape (H200, 2026-12-01: TUNING.md has the times).
  */
 #define TOPK_WIDE_POLICIES(X)                                                                      \
-    X(512, 8, 8, 12, 8192)                                                                         \
-    X(512, 8, 16, 7, 32768)                                                                        \
-    X(512, 16, 16, 7, 65536)                                                                       \
-    X(512, 32, 16, 7, 131072)                                                                      \
-    X(512, 8, 4, 24, 8192)                                                                         \
-    X(512, 12, 6, 16, 16384)                                                                       \
-    X(512, 24, 6, 16, 32768)                                                                       \
-    X(512, 16, 4, 24, 16384)                                                                       \
-    X(512, 32, 2, 66, 16384)
+    X(512, 8, 8, 12, 8192, TOPK_WIDE_ALL)                                                          \
+    X(512, 8, 16, 7, 32768, TOPK_WIDE_ALL)                                                         \
+    X(512, 16, 16, 7, 65536, TOPK_WIDE_ALL)                                                        \
+    X(512, 24, 16, 7, 131072, TOPK_WIDE_ALL)                                                       \
+    X(512, 32, 16, 7, 196608, TOPK_WIDE_ALL)                                                       \
+    X(768, 32, 16, 7, 262144, TOPK_WIDE_FLOAT32)                                                   \
+    X(512, 8, 4, 24, 8192, TOPK_WIDE_ALL)                                                          \
+    X(512, 12, 6, 16, 16384, TOPK_WIDE_ALL)                                                        \
+    X(512, 24, 6, 16, 32768, TOPK_WIDE_ALL)                                                        \
+    X(512, 32, 8, 12, 73728, TOPK_WIDE_ALL)                                                        \
+    X(768, 32, 6, 16, 73728, TOPK_WIDE_FLOAT32)                                                    \
+    X(512, 16, 4, 24, 16384, TOPK_WIDE_ALL)                                                        \
+    X(512, 24, 4, 24, 32768, TOPK_WIDE_ALL)                                                        \
+    X(1024, 16, 4, 24, 49152, TOPK_WIDE_ANY_ORDER)                                                 \
+    X(512, 24, 3, 32, 16384, TOPK_WIDE_ALL)                                                        \
+    X(768, 32, 3, 32, 32768, TOPK_WIDE_FLOAT32)                                                    \
+    X(1024, 16, 2, 66, 16384, TOPK_WIDE_ANY_ORDER)
 
 /* ---- plain ---------------------------------------------------------------------------------- */
 
