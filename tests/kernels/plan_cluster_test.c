@@ -104,38 +104,81 @@ static void it_gives_a_cluster_two_to_four_stages(void **state)
     }
 }
 
+/* The blocks of a row's cluster in wide; 0: another family has it. */
+static int32_t wide_blocks(enum topk_order order, enum topk_dtype dtype, int32_t rows,
+                           int32_t width)
+{
+    struct topk_shape shape = shape_of(rows, width, 2048);
+    struct topk_plan plan;
+    shape.options.order = order;
+    shape.options.dtype = dtype;
+    assert_int_equal(topk_plan_make(&shape, &h200, &plan, NULL), TOPK_OK);
+    if (plan.family != TOPK_FAMILY_WIDE) {
+        return 0;
+    }
+    assert_int_equal(plan.num_blocks, rows * plan.cluster_blocks);
+    return plan.cluster_blocks;
+}
+
 static void it_gives_few_rows_of_middle_width_to_wide(void **state)
 {
     (void)state;
     static const struct {
-        int32_t rows, width, cluster_blocks; /* 0: another family's */
-    } expected[] = {{1, 8192, 0},   {1, 8193, 8},    {12, 32768, 8}, {13, 16384, 4},
-                    {24, 16384, 4}, {25, 16384, 0},  {16, 36864, 6}, {17, 32768, 4},
-                    {24, 32768, 4}, {7, 65536, 16},  {8, 65536, 6},  {16, 73728, 6},
-                    {16, 73729, 0}, {17, 32769, 0},  {7, 65537, 16}, {7, 131072, 16},
-                    {8, 131072, 0}, {7, 262144, 16}, {1, 262145, 0}, {67, 32768, 0},
-                    {25, 16385, 2}, {66, 32768, 2}};
+        int32_t rows, width, any, by_position, any_half;
+    } expected[] = {
+        {1, 4096, 0, 0, 0},      {1, 4097, 4, 0, 4},     {4, 8192, 4, 0, 4},
+        {5, 8192, 0, 0, 0},      {1, 8193, 8, 8, 8},     {12, 16384, 8, 8, 8},
+        {12, 32768, 8, 8, 8},    {13, 16384, 4, 4, 4},   {24, 16384, 4, 4, 4},
+        {25, 16384, 0, 0, 0},    {25, 16385, 3, 3, 3},   {16, 36864, 6, 6, 6},
+        {17, 32768, 4, 4, 4},    {24, 32768, 4, 4, 4},   {25, 32768, 3, 3, 3},
+        {32, 36864, 3, 3, 3},    {33, 32768, 2, 0, 2},   {66, 32768, 2, 0, 2},
+        {67, 32768, 0, 0, 0},    {17, 32769, 4, 4, 4},   {24, 49152, 4, 4, 4},
+        {24, 65536, 4, 0, 4},    {25, 65536, 3, 0, 0},   {32, 73728, 3, 0, 0},
+        {33, 65536, 0, 0, 0},    {7, 65536, 16, 16, 16}, {8, 65536, 6, 6, 6},
+        {16, 73728, 6, 6, 6},    {12, 73729, 8, 8, 8},   {12, 131072, 8, 8, 8},
+        {13, 131072, 6, 0, 0},   {16, 147456, 6, 0, 0},  {16, 147457, 0, 0, 0},
+        {17, 131072, 0, 0, 0},   {7, 65537, 16, 16, 16}, {7, 131073, 16, 16, 16},
+        {7, 262144, 16, 16, 16}, {7, 262145, 16, 0, 0},  {1, 393216, 16, 0, 0},
+        {1, 393217, 0, 0, 0},
+    };
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
-        for (int32_t order = TOPK_ORDER_ANY; order <= TOPK_ORDER_VALUE; order++) {
-            const struct topk_plan plan =
-                plan_in((enum topk_order)order, &h200, expected[i].rows, expected[i].width, 2048);
-            const int32_t blocks_min = order == TOPK_ORDER_ANY ? 2 : 4; /* two: in any order */
-            const bool wide = expected[i].cluster_blocks >= blocks_min && order != TOPK_ORDER_VALUE;
-            assert_int_equal(plan.family == TOPK_FAMILY_WIDE, wide);
-            if (wide) {
-                assert_int_equal(plan.cluster_blocks, expected[i].cluster_blocks);
-                assert_int_equal(plan.num_blocks, expected[i].rows * plan.cluster_blocks);
-            }
-        }
+        const int32_t rows = expected[i].rows, width = expected[i].width;
+        assert_int_equal(wide_blocks(TOPK_ORDER_ANY, TOPK_DTYPE_FLOAT32, rows, width),
+                         expected[i].any);
+        assert_int_equal(wide_blocks(TOPK_ORDER_INDEX, TOPK_DTYPE_FLOAT32, rows, width),
+                         expected[i].by_position);
+        assert_int_equal(wide_blocks(TOPK_ORDER_ANY, TOPK_DTYPE_BFLOAT16, rows, width),
+                         expected[i].any_half);
+        assert_int_equal(wide_blocks(TOPK_ORDER_VALUE, TOPK_DTYPE_FLOAT32, rows, width), 0);
     }
     assert_int_not_equal(plan_of(&h200, 1, 32768, (int32_t)TOPK_K_FAST_MAX + 1).family,
                          TOPK_FAMILY_WIDE);
     assert_int_not_equal(plan_of(&a100, 1, 32768, 2048).family, TOPK_FAMILY_WIDE);
-    assert_int_equal(plan_of(&rtx, 1, 73728, 2048).family, TOPK_FAMILY_WIDE); /* up to 8 blocks */
-    assert_int_not_equal(plan_of(&rtx, 1, 73729, 2048).family, TOPK_FAMILY_WIDE);
-    struct topk_shape shape = shape_of(1, 262145, 2048);
+    assert_int_equal(plan_of(&rtx, 1, 147456, 2048).family, TOPK_FAMILY_WIDE); /* up to 8 blocks */
+    assert_int_not_equal(plan_of(&rtx, 1, 147457, 2048).family, TOPK_FAMILY_WIDE);
+}
+
+/* A policy that is for results in no order, or of float32, serves no others even when it is asked
+ * for by its number. */
+static void it_refuses_what_a_policy_of_wide_is_not_for(void **state)
+{
+    (void)state;
     struct topk_plan plan;
     char detail[TOPK_DETAIL_SIZE] = "";
+    struct topk_shape shape = shape_of(1, 393216, 2048);
+    assert_int_equal(topk_plan_make(&shape, &h200, &plan, NULL), TOPK_OK);
+    const int32_t variant = plan.variant;
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_WIDE, variant, &plan, NULL),
+                     TOPK_OK);
+    shape.options.dtype = TOPK_DTYPE_FLOAT16;
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_WIDE, variant, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    assert_non_null(strstr(detail, "wide"));
+    shape.options.dtype = TOPK_DTYPE_FLOAT32;
+    shape.options.order = TOPK_ORDER_INDEX;
+    assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_WIDE, variant, &plan, detail),
+                     TOPK_E_UNSUPPORTED);
+    shape = shape_of(1, 393217, 2048);
     assert_int_equal(topk_plan_make_family(&shape, &h200, TOPK_FAMILY_WIDE, -1, &plan, detail),
                      TOPK_E_UNSUPPORTED);
     assert_non_null(strstr(detail, "wide"));
@@ -183,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_gives_few_rows_the_largest_clusters_that_fit),
         cmocka_unit_test(it_gives_few_rows_of_middle_width_to_wide),
+        cmocka_unit_test(it_refuses_what_a_policy_of_wide_is_not_for),
         cmocka_unit_test(it_gives_a_very_long_row_several_clusters),
         cmocka_unit_test(it_shares_no_row_that_several_clusters_cannot),
         cmocka_unit_test(it_gives_no_block_of_a_cluster_a_slice_not_worth_it),
