@@ -100,11 +100,11 @@ __device__ __forceinline__ uint32_t first_turns(uint32_t marks, uint32_t take, u
     return (marks & taken.whole) | (first ? mark : 0);
 }
 
-/* Writes the marked positions from `slot` on, in the order of a lane's scores. */
-template <class L>
-__device__ __forceinline__ void put_marked(uint32_t marks, uint32_t slot, const struct sink &sink)
+/* Writes marked positions from `slot` on, in the order of marks: mark j is at `position` + j *
+ * step. */
+__device__ __forceinline__ void put_marks(uint32_t marks, uint32_t slot, uint32_t position,
+                                          uint32_t step, const struct sink &sink)
 {
-    const uint32_t position = (uint32_t)opaque(L::first());
     if (!sink_adds(sink)) {
         while (marks != 0) {
             const uint32_t count = (uint32_t)__popc(marks);
@@ -116,7 +116,7 @@ __device__ __forceinline__ void put_marked(uint32_t marks, uint32_t slot, const 
                     j = (uint32_t)__ffs((int)marks) - 1;
                     marks &= marks - 1;
                 }
-                entry[b] = sink_look_up(sink, position + L::STEP * j);
+                entry[b] = sink_look_up(sink, position + step * j);
             }
 #pragma unroll
             for (uint32_t b = 0; b < LOOK_UPS; b++) {
@@ -131,30 +131,26 @@ __device__ __forceinline__ void put_marked(uint32_t marks, uint32_t slot, const 
     int32_t *indices = sink.indices + slot;
     for (; marks != 0; marks &= marks - 1) {
         const uint32_t j = (uint32_t)__ffs((int)marks) - 1;
-        __stcg(indices++, (int32_t)(written + L::STEP * j));
+        __stcg(indices++, (int32_t)(written + step * j));
     }
 }
 
-/* Writes a warp's marked positions from `slot` on, in position order. */
+/*
+ * Writes a warp's marked positions from `slot` on, in position order. Turned over, a lane has the
+ * marks of EACH neighbours, where that many divide 32, else those of a run of 32. Plain positions
+ * of few scores a lane are sooner written by a ballot and a store each.
+ */
 template <class L>
 __device__ __forceinline__ void put_ordered(uint32_t marks, uint32_t slot, const struct sink &sink)
 {
-    if (!sink_adds(sink)) {
-        const uint32_t before = L::first() - first_position<L::SCORES>();
-        write_marked<L::SCORES>(marks, slot, [&](uint32_t position, uint32_t own_slot) {
-            sink_put(sink, own_slot, before + position);
-        });
-    } else if (L::SCORES == 16 || L::SCORES == 32) { /* as many ballots would take longer */
-        const uint32_t turned = turn_marks<L::SCORES>(marks), own = (uint32_t)__popc(turned);
-        int32_t *indices = sink.indices + (slot + warp_prefix(own) - own);
-        const uint32_t position =
-            (uint32_t)L::first() - lane_index() + lane_index() * L::SCORES + (uint32_t)sink.offset;
-        for (uint32_t rest = turned; rest != 0; rest &= rest - 1) {
-            __stcg(indices++, (int32_t)(position + (uint32_t)__ffs((int)rest) - 1));
-        }
+    const uint32_t first = (uint32_t)L::first() - lane_index();
+    if (!sink_adds(sink) || L::SCORES == 16 || L::SCORES == 32) {
+        constexpr uint32_t EACH = 32 % L::SCORES == 0 ? L::SCORES : 32;
+        const uint32_t turned = turn_marks<EACH>(marks), own = (uint32_t)__popc(turned);
+        put_marks(turned, slot + warp_prefix(own) - own, first + lane_index() * EACH, 1, sink);
     } else if (__any_sync(WARP_ALL, marks != 0)) {
         const uint32_t below = lanes_below();
-        const uint32_t position = L::first() + (uint32_t)sink.offset;
+        const uint32_t position = first + lane_index() + (uint32_t)sink.offset;
         int32_t *indices = opaque_base(sink.indices); /* one base for all stores */
 #pragma unroll
         for (int j = 0; j < L::SCORES; j++) {
@@ -181,7 +177,7 @@ __device__ __forceinline__ void write_part(uint32_t marks, uint32_t slot, const 
     const uint32_t own = (uint32_t)__popc(marks), sum = warp_prefix(own);
     uint32_t first = lane_index() == 31 ? atomicAdd(&shared.staged, sum) : 0;
     first = __shfl_sync(WARP_ALL, first, 31);
-    put_marked<L>(marks, slot + first + sum - own, sink);
+    put_marks(marks, slot + first + sum - own, (uint32_t)opaque(L::first()), L::STEP, sink);
 }
 
 /* An entry of the list as a number: less for a higher score, of equal ones for a lower position. */
@@ -322,7 +318,8 @@ write_row(const float (&scores)[L::SCORES], int32_t length, uint32_t k, const st
         put_ordered<L>(selected, slot, sink);
         return;
     }
-    put_marked<L>(marks.above, cut.above_before + (slots & 0xffffu), sink);
+    put_marks(marks.above, cut.above_before + (slots & 0xffffu), (uint32_t)opaque(L::first()),
+              L::STEP, sink);
     wide_wait(WIDE_NEAR, phases, shared);
     rank_near<L>(cut.count, shared, [&](const uint2 &entry, uint32_t rank) {
         if (cut.above + rank < k && lane_index() == 0) {
