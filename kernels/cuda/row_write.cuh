@@ -122,22 +122,6 @@ __device__ __forceinline__ void write_plain(uint32_t marks, uint32_t slot, int32
     }
 }
 
-/* Calls put(position, slot) for every marked score; in position order. */
-template <int SCORES, class Put>
-__device__ __forceinline__ void write_marked(uint32_t marks, uint32_t slot, const Put &put)
-{
-    const uint32_t position = (uint32_t)opaque(first_position<SCORES>());
-#pragma unroll 1
-    for (int j = 0; j < SCORES; j++) {
-        const bool marked = (marks >> j & 1u) != 0;
-        const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
-        if (marked) {
-            put(position + 32 * j, slot + (uint32_t)__popc(lanes & lanes_below()));
-        }
-        slot += (uint32_t)__popc(lanes);
-    }
-}
-
 /* Calls put(j) for every mark. */
 template <class Put>
 __device__ __forceinline__ void each_mark(uint32_t marks, const Put &put)
