@@ -15,8 +15,9 @@
  *
  * Scores are read from memory once, and no sample is taken. Three times a row blocks wait for each
  * other, for as long as a few words are on their way (wide_state.cuh); a fourth time where the
- * result is in order, or in no order and the rest of it a plateau. Whatever they do next follows from what was sent, which all see alike; and a
- * block counts and sends only what it has in registers, whatever becomes of a caller's memory.
+ * result is in order, or in no order and the rest of it a plateau. Whatever they do next follows
+ * from what was sent, which all see alike; and a block counts and sends only what it has in
+ * registers, whatever becomes of a caller's memory.
  */
 #include "wide_write.cuh"
 
