@@ -154,7 +154,7 @@
  * The planner takes the first that serves a shape (H200, 2026-12-01: TUNING.md has the times).
  */
 #define TOPK_WIDE_POLICIES(X)                                                                      \
-    X(512, 4, 4, 4, 4096, TOPK_WIDE_ANY_ORDER)                                                     \
+    X(512, 4, 4, 4, 4096, TOPK_WIDE_ALL)                                                           \
     X(512, 4, 8, 12, 8192, TOPK_WIDE_ALL)                                                          \
     X(512, 8, 8, 12, 16384, TOPK_WIDE_ALL)                                                         \
     X(512, 8, 16, 7, 32768, TOPK_WIDE_ALL)                                                         \
