@@ -94,31 +94,6 @@ __device__ __forceinline__ void pull_equal(const struct standing &all, uint32_t 
 }
 #endif
 
-/* The list as a source of keys (rank.cuh). */
-template <int THREADS>
-struct list_source {
-    const uint2 *list;
-    uint32_t count;
-
-    template <class Visit>
-    __device__ __forceinline__ void each_in(uint32_t low, uint32_t high, const Visit &visit) const
-    {
-#pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
-            const uint32_t key = key_of(__uint_as_float(list[i].x));
-            if (key >= low && key <= high) {
-                visit(key - low);
-            }
-        }
-    }
-};
-
-template <int THREADS>
-__device__ __forceinline__ constexpr bool has_score_keys(const struct list_source<THREADS> &)
-{
-    return true;
-}
-
 /* How many of count ascending positions are below `position`. */
 template <class At>
 __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t position, const At &at)
@@ -135,19 +110,19 @@ __device__ __forceinline__ uint32_t count_below(uint32_t count, uint32_t positio
     return low;
 }
 
-/*
- * The entries of all lists in the registers of the first block: warp w holds 32 * (w * each + j)
- * and the 31 behind as j, below `each`, so that position order is (warp, j, lane). Key 0: none.
- */
-#ifndef TAKEN_ENTRIES
-#define TAKEN_FEW 4096     /* the usual boundary admits 1500 to 4000 */
-#define TAKEN_ENTRIES 6144 /* and seldom more than this */
+/* Entries of a thread. */
+#ifndef TAKEN_FEW
+#define TAKEN_FEW 7  /* the usual boundary admits 1500 to 4000 */
+#define TAKEN_MORE 9 /* and seldom more than this */
 #endif
 
+/*
+ * The entries of all lists in the registers of the first block: thread t holds those from MAX * t
+ * on, so that position order is (thread, j), and a branch for each is spared. Key 0: none.
+ */
 template <int THREADS, uint32_t MAX>
 struct taken {
     uint32_t key[MAX], position[MAX];
-    uint32_t each;
 };
 
 /* Takes the `count` entries of the list. Keys are right from `low` on. */
@@ -155,18 +130,22 @@ template <int THREADS, uint32_t MAX>
 __device__ __forceinline__ void take_list(uint32_t count, uint32_t low,
                                           struct taken<THREADS, MAX> &taken)
 {
+    static_assert(MAX % 2 == 1, "lanes meet in no bank");
     auto &shared = cluster_state();
-    taken.each = (count + THREADS - 1) / THREADS;
-    const uint32_t first = warp_index() * taken.each * 32 + lane_index();
+    const uint32_t first = threadIdx.x * MAX;
     const bool positive = low > KEY_ZERO;
 #pragma unroll
+    for (uint32_t j = 0; j < MAX; j++) { /* no branch an entry: what is none is read, too */
+        const uint2 entry =
+            shared.list[MAX * THREADS > LIST ? min(first + j, LIST - 1u) : first + j];
+        taken.key[j] = entry.x;
+        taken.position[j] = entry.y;
+    }
+#pragma unroll
     for (uint32_t j = 0; j < MAX; j++) {
-        taken.key[j] = taken.position[j] = 0;
-        if (j < taken.each && first + 32 * j < count) {
-            const uint2 entry = shared.list[first + 32 * j];
-            taken.key[j] = positive ? entry.x | 0x80000000u : key_of(__uint_as_float(entry.x));
-            taken.position[j] = entry.y;
-        }
+        const uint32_t bits = taken.key[j];
+        const uint32_t key = positive ? bits | 0x80000000u : key_of(__uint_as_float(bits));
+        taken.key[j] = first + j < count ? key : 0;
     }
 }
 
@@ -180,26 +159,26 @@ struct taken_source {
     {
 #pragma unroll
         for (uint32_t j = 0; j < MAX; j++) {
-            if (j < taken.each) {
-                const uint32_t offset = taken.key[j] - low; /* wraps to a large one below low */
-                if (offset <= high - low) {
-                    visit(offset);
-                }
+            const uint32_t offset = taken.key[j] - low; /* wraps to a large one below low */
+            if (offset <= high - low) {
+                visit(offset);
             }
         }
     }
 };
 
-/* A count of each warp summed over the warps before. One barrier; `counts` is free at the next. */
+/* A thread's first place of `own` each, in the order of threads. One barrier; `counts` is free at
+ * the next. */
 template <int THREADS>
-__device__ __forceinline__ uint32_t sum_before(uint32_t count, uint32_t *counts)
+__device__ __forceinline__ uint32_t first_place(uint32_t own, uint32_t *counts)
 {
-    if (lane_index() == 0) {
-        counts[warp_index()] = count;
+    const uint32_t prefix = warp_prefix(own);
+    if (lane_index() == 31) {
+        counts[warp_index()] = prefix;
     }
     block_sync<THREADS>();
     const uint32_t other = lane_index() < THREADS / 32 ? counts[lane_index()] : 0;
-    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
+    return __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0) + prefix - own;
 }
 
 /* Bit j: entry j of this thread is selected. */
@@ -218,48 +197,30 @@ __device__ __forceinline__ uint32_t marks_of(const struct taken<THREADS, MAX> &t
     uint32_t equal = 0; /* of those equal to the cut, the first are */
 #pragma unroll
     for (uint32_t j = 0; j < MAX; j++) {
-        equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, taken.key[j] == cut.key));
+        equal |= taken.key[j] == cut.key ? 1u << j : 0u;
     }
-    uint32_t rank = sum_before<THREADS>(equal, cluster_state().warp_counts[1]);
-#pragma unroll
-    for (uint32_t j = 0; j < MAX; j++) {
-        const bool same = taken.key[j] == cut.key;
-        const uint32_t lanes = __ballot_sync(WARP_ALL, same);
-        if (same && rank + (uint32_t)__popc(lanes & lanes_below()) >= cut.take) {
-            marks &= ~(1u << j);
-        }
-        rank += (uint32_t)__popc(lanes);
+    const uint32_t before =
+        first_place<THREADS>((uint32_t)__popc(equal), cluster_state().warp_counts[1]);
+    for (uint32_t take = cut.take - min(cut.take, before); take > 0 && equal != 0; take--) {
+        equal &= equal - 1;
     }
-    return marks;
+    return marks & ~equal;
 }
 
 #define LOOK_UPS 4 /* choice: pages a thread asks for at once; all of K 2048 */
 
-/* Writes what stands in the list, selected and in position order: pages, offsets, values, or sorted
- * by value. All threads call, after a barrier. */
-template <int THREADS>
-__device__ __noinline__ void write_list(const struct select_params &params, uint32_t k)
+/* A result that is put together: positions in their order, and their keys where more is written. */
+struct cluster_result {
+    uint32_t position[TOPK_K_FAST_MAX];
+    uint32_t key[TOPK_K_FAST_MAX];
+};
+
+/* It lies over the list's end. */
+__device__ __forceinline__ struct cluster_result &cluster_result()
 {
-    auto &shared = cluster_state();
-    struct sink sink = shared.sink;
-    if (!params.by_value) {
-        const auto position_of = [&](uint32_t i) { return shared.list[i].y; };
-        if (sink.values != nullptr) {
-            sink_put_scores<THREADS>(sink, k, position_of,
-                                     [&](uint32_t i) { return __uint_as_float(shared.list[i].x); });
-            sink.values = nullptr;
-        }
-        sink_put_batches<THREADS, LOOK_UPS>(sink, k, position_of);
-        return;
-    }
-    uint64_t *entries = sort_entries(params);
-    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
-        const uint2 entry = shared.list[i];
-        entries[i] = sort_entry(key_of(__uint_as_float(entry.x)), entry.y);
-    }
-    block_sync<THREADS>();
-    sort_descending<THREADS>(entries, k);
-    sink_put_sorted<THREADS>(sink, entries, k);
+    static_assert(sizeof(struct cluster_result) == TOPK_K_FAST_MAX * sizeof(uint2), "as entries");
+    return *reinterpret_cast<struct cluster_result *>(
+        &cluster_state().list[LIST - TOPK_K_FAST_MAX]);
 }
 
 /* The value of an entry: the very bits of its score, for which zeros and NaN are looked up. */
@@ -269,40 +230,65 @@ __device__ __forceinline__ float value_of(const struct sink &sink, uint32_t key,
     return fabsf(value) > 0.0f ? value : score_value(sink.scores[min(position, sink.last)]);
 }
 
-/* Writes the marked entries: at once, where no page is to be looked up and no order to be made. */
+/* Writes a result that is more than positions: pages, values, or sorted by value. All threads call,
+ * after a barrier. */
+template <int THREADS>
+__device__ __noinline__ void write_more(const struct select_params &params, uint32_t k)
+{
+    struct sink sink = cluster_state().sink;
+    const struct cluster_result &result = cluster_result();
+    if (params.by_value) {
+        uint64_t *entries = sort_entries(params);
+        for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+            entries[i] = sort_entry(result.key[i], result.position[i]);
+        }
+        block_sync<THREADS>();
+        sort_descending<THREADS>(entries, k);
+        sink_put_sorted<THREADS>(sink, entries, k);
+        return;
+    }
+    if (sink.values != nullptr) {
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
+            __stcg(&sink.values[i], value_of(sink, result.key[i], result.position[i]));
+        }
+        sink.values = nullptr;
+    }
+    sink_put_staged<THREADS, LOOK_UPS>(sink, result.position, k);
+}
+
+/* Puts the marked entries together, and writes them. */
 template <int THREADS, uint32_t MAX>
 __device__ __forceinline__ void write_taken(const struct select_params &params,
                                             const struct taken<THREADS, MAX> &taken, uint32_t marks,
                                             uint32_t k)
 {
     auto &shared = cluster_state();
-    const uint32_t own = __reduce_add_sync(WARP_ALL, (uint32_t)__popc(marks));
-    uint32_t slot = sum_before<THREADS>(own, shared.warp_counts[0]);
-    const bool direct = shared.sink.pages == nullptr && !params.by_value;
-    int32_t *indices = shared.sink.indices;
-    float *values = shared.sink.values;
-    const uint32_t offset = (uint32_t)shared.sink.offset;
+    struct cluster_result &result = cluster_result();
+    uint32_t slot = first_place<THREADS>((uint32_t)__popc(marks), shared.warp_counts[0]);
+    if (params.by_value || !sink_adds(shared.sink)) {
+#pragma unroll
+        for (uint32_t j = 0; j < MAX; j++) {
+            if ((marks >> j & 1u) != 0) {
+                result.position[slot] = taken.position[j];
+                result.key[slot++] = taken.key[j];
+            }
+        }
+        block_sync<THREADS>();
+        write_more<THREADS>(params, k);
+        return;
+    }
 #pragma unroll
     for (uint32_t j = 0; j < MAX; j++) {
-        if (j < taken.each) {
-            const bool marked = (marks >> j & 1u) != 0;
-            const uint32_t lanes = __ballot_sync(WARP_ALL, marked);
-            const uint32_t at = slot + (uint32_t)__popc(lanes & lanes_below());
-            if (marked && direct) {
-                __stcg(&indices[at], (int32_t)(taken.position[j] + offset));
-                if (values != nullptr) {
-                    __stcg(&values[at], value_of(shared.sink, taken.key[j], taken.position[j]));
-                }
-            } else if (marked) {
-                shared.list[at] = make_uint2(key_to_bits(taken.key[j]), taken.position[j]);
-            }
-            slot += (uint32_t)__popc(lanes);
+        if ((marks >> j & 1u) != 0) {
+            result.position[slot++] = taken.position[j];
         }
     }
-    if (!direct) {
-        block_sync<THREADS>();
-        write_list<THREADS>(params, k);
-    }
+    block_sync<THREADS>();
+    struct sink sink = {};
+    sink.indices = shared.sink.indices;
+    sink.offset = shared.sink.offset;
+    sink_put_staged<THREADS>(sink, result.position, k);
 }
 
 /* The cut that selects `k` of the entries in registers, all of which are `low` or more. */
@@ -311,13 +297,13 @@ __device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS,
                                                      uint32_t low, uint32_t k)
 {
     auto &shared = cluster_state();
-    const struct taken_source<THREADS, MAX> source = {
-        taken
-    };
     const uint32_t shift = first_shift(low);
-    source.each_in(low, KEY_MAX, [&](uint32_t offset) {
-        atomicAdd(&shared.bins[min(offset >> shift, TOPK_BINS - 1u)], 1u);
-    });
+#pragma unroll
+    for (uint32_t j = 0; j < MAX; j++) { /* no branch a score: what is none has a bin of its own */
+        const uint32_t offset = taken.key[j] - low;
+        const uint32_t bin = min(offset >> shift, TOPK_BINS - 1u);
+        atomicAdd(&shared.bins[taken.key[j] >= low ? bin : TOPK_BINS], 1u);
+    }
     block_sync<THREADS>();
     const struct rank_bin found = scan_rank<THREADS>(shared.bins, k);
     clear_bins<THREADS>(shared.bins);
@@ -334,14 +320,24 @@ __device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS,
     const uint32_t width = (1u << shift) - 1u;
     const uint32_t high = found.bin < TOPK_BINS - 1 ? low + min(KEY_MAX - low, width) : KEY_MAX;
     if (found.count > RANK_LIST) {
+        const struct taken_source<THREADS, MAX> source = {
+            taken
+        };
         uint32_t below = 0;
         block_sync<THREADS>(); /* the bins are clear */
         return find_cut<THREADS, true>(source, low, high, range_shift(high - low), need,
                                        shared.bins, shared.rank, &below);
     }
-    source.each_in(low, high, [&](uint32_t offset) {
-        shared.rank.list[atomicAdd(&shared.rank.list_count, 1u)] = low + offset;
-    });
+    uint32_t in = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < MAX; j++) {
+        in |= taken.key[j] - low <= high - low ? 1u << j : 0u;
+    }
+    for (; in != 0; in &= in - 1) { /* few: read once more, for registers have no index */
+        const uint32_t j = (uint32_t)__ffs((int)in) - 1;
+        const float score = __uint_as_float(shared.list[threadIdx.x * MAX + j].x);
+        shared.rank.list[atomicAdd(&shared.rank.list_count, 1u)] = key_of(score);
+    }
     block_sync<THREADS>();
     if (threadIdx.x == 0) {
         shared.rank.list_count = 0;
@@ -350,115 +346,62 @@ __device__ __forceinline__ struct rank_cut cut_taken(const struct taken<THREADS,
 }
 
 #if __CUDA_ARCH__ >= 900
-/* Selects K of the `count` in the list by way of registers, and writes them. LETS_GO: tells the
- * other blocks as soon as nothing of theirs is needed. */
-template <int THREADS, uint32_t MAX, bool LETS_GO>
+/* Selects K of the `count` in the list by way of registers, and writes them. */
+template <int THREADS, uint32_t MAX>
 __device__ __forceinline__ void finish_taken(const struct select_params &params, uint32_t count,
                                              uint32_t low, uint32_t k)
 {
     struct taken<THREADS, MAX> taken;
     take_list<THREADS, MAX>(count, low, taken);
-    if (LETS_GO) {
-        cluster_arrive_relaxed();
-    }
     const struct rank_cut cut = cut_taken<THREADS, MAX>(taken, low, k);
     write_taken<THREADS, MAX>(params, taken, marks_of<THREADS, MAX>(taken, cut), k);
 }
 
-/* The same, or false: they are too many. Two copies, for what is asked of each of a thread's
- * entries costs where there is none as well. */
-template <int THREADS, bool LETS_GO>
-__device__ __forceinline__ bool finish_in_registers(const struct select_params &params,
-                                                    uint32_t count, uint32_t low, uint32_t k)
+/* The same by as many registers as it takes: what is asked of each of a thread's entries costs
+ * where there is none as well. */
+template <int THREADS>
+__device__ __forceinline__ void finish_list(const struct select_params &params, uint32_t count,
+                                            uint32_t low, uint32_t k)
 {
-    static_assert(TAKEN_FEW % THREADS == 0 && TAKEN_ENTRIES % THREADS == 0, "the same for all");
-    if (count <= TAKEN_FEW) {
-        finish_taken<THREADS, TAKEN_FEW / THREADS, LETS_GO>(params, count, low, k);
-        return true;
+    constexpr uint32_t ALL = LIST / THREADS + 1;
+    if (count <= THREADS * TAKEN_FEW) {
+        finish_taken<THREADS, TAKEN_FEW>(params, count, low, k);
+    } else if (count <= THREADS * TAKEN_MORE) {
+        finish_taken<THREADS, TAKEN_MORE>(params, count, low, k);
+    } else {
+        finish_taken<THREADS, ALL>(params, count, low, k);
     }
-    if (count <= TAKEN_ENTRIES) {
-        finish_taken<THREADS, TAKEN_ENTRIES / THREADS, LETS_GO>(params, count, low, k);
-        return true;
-    }
-    return false;
 }
 #endif
 
-/* More entries than registers hold: selects K of the `count` in the list, which it compacts. */
-template <int THREADS>
-__device__ __noinline__ void finish_list(const struct select_params &params, uint32_t count,
-                                         uint32_t low, uint32_t k)
-{
-    auto &shared = cluster_state();
-    const struct list_source<THREADS> source = {
-        shared.list, count
-    };
-    uint32_t below = 0;
-    const struct rank_cut cut = find_cut<THREADS, true>(source, low, KEY_MAX, first_shift(low), k,
-                                                        shared.bins, shared.rank, &below);
-    const uint32_t take = cut.all ? 0xffffffffu : cut.take;
-    uint32_t num_above = 0, num_same = 0, parity = 0;
-    block_sync<THREADS>();
-    for (uint32_t first = 0; first < count; first += THREADS, parity ^= 1) {
-        const uint32_t i = first + threadIdx.x;
-        const uint2 entry = i < count ? shared.list[i] : make_uint2(0, 0);
-        const uint32_t key = i < count ? key_of(__uint_as_float(entry.x)) : 0;
-        const uint32_t above = __ballot_sync(WARP_ALL, key > cut.key);
-        const uint32_t same = __ballot_sync(WARP_ALL, key == cut.key);
-        if (lane_index() == 0) {
-            shared.warp_counts[parity][warp_index()] =
-                (uint32_t)__popc(above) | (uint32_t)__popc(same) << 16;
-        }
-        block_sync<THREADS>(); /* all of the step is loaded: entries may move down */
-        const uint32_t other =
-            lane_index() < THREADS / 32 ? shared.warp_counts[parity][lane_index()] : 0;
-        const uint32_t before =
-            __reduce_add_sync(WARP_ALL, lane_index() < warp_index() ? other : 0);
-        const uint32_t all = __reduce_add_sync(WARP_ALL, other);
-        const uint32_t same_before =
-            num_same + (before >> 16) + (uint32_t)__popc(same & lanes_below());
-        const uint32_t above_before =
-            num_above + (before & 0xffffu) + (uint32_t)__popc(above & lanes_below());
-        if (key > cut.key || (key == cut.key && same_before < take)) {
-            shared.list[above_before + min(same_before, take)] = entry;
-        }
-        num_above += all & 0xffffu;
-        num_same += all >> 16;
-    }
-    block_sync<THREADS>();
-    write_list<THREADS>(params, k);
-}
-
 /*
  * Fewer than K are above the boundary: all of the `count` in the list, and the first of those equal
- * to it, merged by position behind the list.
+ * to it, merged by position.
  */
 template <int THREADS>
 __device__ __noinline__ void finish_merged(const struct select_params &params, uint32_t count,
                                            uint32_t key, uint32_t k)
 {
-    static_assert(LIST >= 2 * (int)TOPK_K_FAST_MAX, "the merged entries lie behind the list");
+    static_assert(LIST >= 2 * (int)TOPK_K_FAST_MAX, "the result lies behind the entries");
     auto &shared = cluster_state();
+    struct cluster_result &result = cluster_result();
     const uint32_t take = k - count;
-    uint2 *merged = shared.list + TOPK_K_FAST_MAX;
     for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
         const uint2 entry = shared.list[i];
         const uint32_t before =
             count_below(take, entry.y, [&](uint32_t at) { return shared.equal[at]; });
-        merged[i + before] = entry;
+        result.position[i + before] = entry.y;
+        result.key[i + before] = key_of(__uint_as_float(entry.x));
     }
     for (uint32_t i = threadIdx.x; i < take; i += THREADS) {
         const uint32_t position = shared.equal[i];
         const uint32_t before =
             count_below(count, position, [&](uint32_t at) { return shared.list[at].y; });
-        merged[i + before] = make_uint2(key_to_bits(key), position);
+        result.position[i + before] = position;
+        result.key[i + before] = key;
     }
     block_sync<THREADS>();
-    for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
-        shared.list[i] = merged[i];
-    }
-    block_sync<THREADS>();
-    write_list<THREADS>(params, k);
+    write_more<THREADS>(params, k);
 }
 
 } // namespace

@@ -131,17 +131,13 @@ finish_row(const struct select_params &params, const struct standing &all,
 {
     const uint32_t low = boundary.exact ? boundary.key + 1 : boundary.key;
     wait_lists(all, taken_phase);
-    if (all.num_above >= k && finish_in_registers<THREADS, true>(params, all.num_above, low, k)) {
-        return;
-    }
-    if (all.num_above < k) {
-        pull_equal<THREADS>(all, k - all.num_above);
-    }
-    cluster_arrive_relaxed();
-    block_sync<THREADS>();
     if (all.num_above >= k) {
+        cluster_arrive_relaxed();
         finish_list<THREADS>(params, all.num_above, low, k);
     } else {
+        pull_equal<THREADS>(all, k - all.num_above);
+        cluster_arrive_relaxed();
+        block_sync<THREADS>();
         finish_merged<THREADS>(params, all.num_above, boundary.key, k);
     }
 }

@@ -6,8 +6,8 @@
  */
 /* With more, registers do not suffice, and the loop over batches waits for what is spilled: H200, 1
  * us of a row of a million. */
-#define TAKEN_FEW 3072
-#define TAKEN_ENTRIES 5120
+#define TAKEN_FEW 7
+#define TAKEN_MORE 11
 #define SEARCH_AHEAD 1
 #include "cluster_parts.cuh"
 #include "cluster_row.cuh"
@@ -27,7 +27,7 @@ __device__ __noinline__ void finish_parts(const struct select_params &params,
     const uint32_t count = gather_parts<THREADS>(part, word, low, k);
     if (count < k) {
         finish_merged<THREADS>(params, count, boundary.key, k);
-    } else if (!finish_in_registers<THREADS, false>(params, count, low, k)) {
+    } else {
         finish_list<THREADS>(params, count, low, k);
     }
 }

@@ -26,10 +26,11 @@ struct boundary {
 };
 
 struct cluster_shared {
-    alignas(16) uint32_t bins[TOPK_BINS]; /* exact search; the first block's: the cluster's sums */
-    alignas(16) uint32_t coarse[TOPK_BINS]; /* sample; a block's own counts of a search */
-    alignas(16) uint2 list[LIST];           /* score bits and position, positions ascending */
-    uint32_t equal[TOPK_K_FAST_MAX];        /* positions of scores equal to the boundary */
+    alignas(16) uint32_t bins[TOPK_BINS + 4]; /* exact search; the first block's: the cluster's
+                                               * sums. The last four are never read */
+    alignas(16) uint32_t coarse[TOPK_BINS];   /* sample; a block's own counts of a search */
+    alignas(16) uint2 list[LIST];             /* score bits and position, positions ascending */
+    uint32_t equal[TOPK_K_FAST_MAX];          /* positions of scores equal to the boundary */
     struct rank_shared rank;
     alignas(16) struct rank_bin found;        /* the first block's: of the cluster's sums */
     alignas(16) score_t edge[2][SCORE_GROUP]; /* 16 bytes that a row's start and end cut */

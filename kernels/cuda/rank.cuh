@@ -260,10 +260,14 @@ static __device__ __forceinline__ struct rank_cut rank_list(const uint32_t *list
 {
     uint32_t key = lane_index() < count ? list[lane_index()] : 0;
     uint32_t greater = 0, equal = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t other = __shfl_sync(WARP_ALL, key, (int)i);
-        greater += other > key ? 1u : 0u;
-        equal += other == key ? 1u : 0u;
+    for (uint32_t first = 0; first < count;
+         first += 4) { /* 0 beyond the last is greater than none */
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t other = __shfl_sync(WARP_ALL, key, (int)(first + i));
+            greater += other > key ? 1u : 0u;
+            equal += other == key ? 1u : 0u;
+        }
     }
     bool holds = lane_index() < count && greater < need && need <= greater + equal;
     int owner = __ffs((int)__ballot_sync(WARP_ALL, holds)) - 1;

@@ -94,7 +94,12 @@ bool topk_plan_cluster(const struct topk_shape *shape, const struct topk_device 
         return false;
     }
     const struct cluster_policy *policy = &cluster_policies[variant];
-    /* No more stages than a slice has batches, but two: one is filled while one is read. */
+    int64_t clusters = max_i64(1, (int64_t)device->num_multiprocessors / policy->cluster_blocks);
+    clusters = policy->clusters == 1 ? min_i64(shape->rows, clusters)
+                                     : (int64_t)shape->rows * policy->clusters;
+    const int64_t blocks = clusters * policy->cluster_blocks;
+    /* No more stages than a slice has batches, but two: one is filled while one is read. And no
+     * more than memory serves evenly, for a row waits for the block that is served last. */
     const int64_t batch_bytes = TOPK_CLUSTER_BATCH_BYTES;
     const int64_t batch = batch_bytes / (int64_t)topk_dtype_bytes(shape->options.dtype);
     int64_t shared = TOPK_CLUSTER_STATE_BYTES + sort_bytes(shape);
@@ -104,13 +109,12 @@ bool topk_plan_cluster(const struct topk_shape *shape, const struct topk_device 
     if (stages < 2) {
         return false;
     }
+    stages = min_i64(stages, max_i64(2, TOPK_CLUSTER_BATCHES_MAX / blocks));
+    stages = min_i64(stages, policy->cluster_blocks > 4 ? TOPK_CLUSTER_STAGES_LARGE : stages);
     topk_plan_begin(shape, device, TOPK_FAMILY_CLUSTER, plan);
-    int64_t clusters = max_i64(1, (int64_t)device->num_multiprocessors / policy->cluster_blocks);
     plan->variant = variant;
     plan->cluster_blocks = policy->cluster_blocks;
-    clusters = policy->clusters == 1 ? min_i64(shape->rows, clusters)
-                                     : (int64_t)shape->rows * policy->clusters;
-    plan->num_blocks = (int32_t)clusters * policy->cluster_blocks;
+    plan->num_blocks = (int32_t)blocks;
     plan->workspace_bytes = cluster_workspace_bytes(policy, shape->rows);
     plan->threads = policy->threads;
     plan->tile_scores = (int32_t)batch;

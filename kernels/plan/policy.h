@@ -134,9 +134,11 @@
 #define TOPK_CLUSTER_PART_ALIGN 256       /* of what lies in the workspace */
 #define TOPK_CLUSTER_BATCH_BYTES 32768    /* of a stage; a block takes its scores at once */
 #define TOPK_CLUSTER_STAGES_MAX 4         /* choice: 128 KB in flight a block */
+#define TOPK_CLUSTER_STAGES_LARGE 3       /* in clusters of more than 4 blocks; H200, measured */
+#define TOPK_CLUSTER_BATCHES_MAX 432      /* of all blocks at once: 13.5 MB; H200, measured */
 #define TOPK_CLUSTER_LIST 8192            /* scores admitted of a row: four times the fast K */
 #define TOPK_CLUSTER_SAMPLE_MAX 16384     /* scores of a sample, held in registers */
-#define TOPK_CLUSTER_STATE_BYTES 91648    /* of a block, beside the stages of its ring */
+#define TOPK_CLUSTER_STATE_BYTES 91776    /* of a block, beside the stages of its ring */
 #define TOPK_CLUSTER_BLOCKS_MAX 16        /* of a cluster; more than 8 are not portable */
 
 /* ---- wide: a row in the registers of a cluster ------------------------------------------------
