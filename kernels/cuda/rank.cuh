@@ -260,8 +260,8 @@ static __device__ __forceinline__ struct rank_cut rank_list(const uint32_t *list
 {
     uint32_t key = lane_index() < count ? list[lane_index()] : 0;
     uint32_t greater = 0, equal = 0;
-    for (uint32_t first = 0; first < count;
-         first += 4) { /* 0 beyond the last is greater than none */
+    /* Lanes beyond the last key have 0, which is greater than none. */
+    for (uint32_t first = 0; first < count; first += 4) {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             const uint32_t other = __shfl_sync(WARP_ALL, key, (int)(first + i));

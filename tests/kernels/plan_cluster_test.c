@@ -82,6 +82,23 @@ static void it_gives_no_block_of_a_cluster_a_slice_not_worth_it(void **state)
     }
 }
 
+/* What all blocks ask of memory at once is limited, and in large clusters what each does. */
+static void it_gives_rings_no_more_than_memory_serves_evenly(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t rows, stages;
+    } expected[] = {{4, 3},  {7, 3},  {8, 3},  {16, 3}, {24, 4},
+                    {32, 4}, {48, 4}, {54, 4}, {55, 3}, {64, 3}};
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        struct topk_plan plan = plan_of(&h200, expected[i].rows, 1 << 20, 2048);
+        assert_family(&plan, TOPK_FAMILY_CLUSTER);
+        assert_int_equal(plan.parameters[TOPK_PARAMETER_STAGES], expected[i].stages);
+        assert_true(plan.num_blocks * plan.parameters[TOPK_PARAMETER_STAGES] <=
+                    TOPK_CLUSTER_BATCHES_MAX);
+    }
+}
+
 /* A batch is read while the next is on its way: two stages at least, and all in shared memory. */
 static void it_gives_a_cluster_two_to_four_stages(void **state)
 {
@@ -230,6 +247,7 @@ int main(void)
         cmocka_unit_test(it_gives_a_very_long_row_several_clusters),
         cmocka_unit_test(it_shares_no_row_that_several_clusters_cannot),
         cmocka_unit_test(it_gives_no_block_of_a_cluster_a_slice_not_worth_it),
+        cmocka_unit_test(it_gives_rings_no_more_than_memory_serves_evenly),
         cmocka_unit_test(it_gives_a_cluster_two_to_four_stages),
         cmocka_unit_test(it_has_other_families_where_there_are_no_clusters),
     };
