@@ -223,13 +223,6 @@ __device__ __forceinline__ struct cluster_result &cluster_result()
         &cluster_state().list[LIST - TOPK_K_FAST_MAX]);
 }
 
-/* The value of an entry: the very bits of its score, for which zeros and NaN are looked up. */
-__device__ __forceinline__ float value_of(const struct sink &sink, uint32_t key, uint32_t position)
-{
-    const float value = __uint_as_float(key_to_bits(key));
-    return fabsf(value) > 0.0f ? value : score_value(sink.scores[min(position, sink.last)]);
-}
-
 /* Writes a result that is more than positions: pages, values, or sorted by value. All threads call,
  * after a barrier. */
 template <int THREADS>
@@ -248,10 +241,9 @@ __device__ __noinline__ void write_more(const struct select_params &params, uint
         return;
     }
     if (sink.values != nullptr) {
-#pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
-            __stcg(&sink.values[i], value_of(sink, result.key[i], result.position[i]));
-        }
+        sink_put_scores<THREADS>(
+            sink, k, [&](uint32_t i) { return result.position[i]; },
+            [&](uint32_t i) { return __uint_as_float(key_to_bits(result.key[i])); });
         sink.values = nullptr;
     }
     sink_put_staged<THREADS, LOOK_UPS>(sink, result.position, k);
